@@ -318,7 +318,6 @@ class Comparisons:
 
         try:
             reference, lived = self._reference(task, run)
-            run.lived = lived
             if isinstance(reference, ParityAnswer):
                 return reference
             run.lived = False
@@ -445,7 +444,7 @@ def start_anew(rank: int, connection: Connection) -> NoReturn:
 def train_and_stay(leg: Leg, draws: Sequence[Draw], folder: Path, device: Device, store: Path, rank: int) -> None:
     """Be a rank of a leg, and then ready for the next one."""
     prepare_card()
-    process = living_rank.LivingRank.this()
+    process = living_rank.this_rank()
     save_numbers(leg, draws, folder, device, store, rank)
     process.put_back()
 

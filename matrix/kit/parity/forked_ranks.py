@@ -107,16 +107,16 @@ class Ranks:
             running = {rank: (self.connections[rank], os.pidfd_open(pid)) for rank, pid in enumerate(self.pids)}
             for _, descriptor in running.values():
                 closing.callback(os.close, descriptor)
-            while running and (left := end - time.monotonic()) > 0:
-                ready = wait([handle for handles in running.values() for handle in handles], left)
+            while running and (seconds := end - time.monotonic()) > 0:
+                ready = wait([handle for handles in running.values() for handle in handles], seconds)
                 for rank in [rank for rank, handles in running.items() if not {*handles}.isdisjoint(ready)]:
                     del running[rank]
                     answer = _received(self.connections[rank])
                     if answer is not None:
                         answers[rank] = answer
                     if answer != []:
-                        failed, now = True, any(row.origin in ANSWERS for row in answer or ())
-                        end = min(end, time.monotonic() + (0.0 if now else grace_s))
+                        failed, decided = True, any(row.origin in ANSWERS for row in answer or ())
+                        end = min(end, time.monotonic() + (0.0 if decided else grace_s))
         return answers, bool(running) and not failed
 
     def end(self) -> list[int]:

@@ -39,7 +39,7 @@ def _is_holder(value: object) -> bool:
     return _is_upstreams(type(value).__module__) and hasattr(value, "__dict__")
 
 
-def _held(holder: Any) -> Any:
+def _content(holder: Any) -> Any:
     """Return a copy of what a holder holds, by name or key, or in order; a cache counts as empty."""
     if isinstance(holder, (list, set, deque)):
         return list(holder)
@@ -53,25 +53,25 @@ def _names(holder: Any) -> Any:
     return holder if isinstance(holder, dict) else vars(holder)
 
 
-def _put_back(holder: Any, held: Any) -> None:
+def _put_back(holder: Any, content: Any) -> None:
     """Let a holder hold what it held; nothing is changed that need not be, since all else reads it meanwhile."""
     if isinstance(holder, functools._lru_cache_wrapper):
         holder.cache_clear()
     elif isinstance(holder, (list, set, deque)):
-        if list(map(id, holder)) != list(map(id, held)):
+        if list(map(id, holder)) != list(map(id, content)):
             holder.clear()
-            (holder.update if isinstance(holder, set) else holder.extend)(held)
+            (holder.update if isinstance(holder, set) else holder.extend)(content)
     else:
-        now = _held(holder)
+        current = _content(holder)
         if isinstance(holder, type):  # whose names are a view
             remove, put = partial(type.__delattr__, holder), partial(type.__setattr__, holder)
         else:
             values = _names(holder)
             remove, put = values.__delitem__, values.__setitem__
-        for name in now.keys() - held.keys():
+        for name in current.keys() - content.keys():
             remove(name)
-        for name, value in held.items():
-            if now.get(name, MISSING) is not value:
+        for name, value in content.items():
+            if current.get(name, MISSING) is not value:
                 put(name, value)
 
 
@@ -80,7 +80,7 @@ class UpstreamState:
     """What upstream's modules hold, their classes, their objects and their collections; variables and torch's dtype."""
 
     modules: frozenset[str]
-    held: tuple[tuple[Any, Any], ...]
+    contents: tuple[tuple[Any, Any], ...]
     environ: dict[str, str]
     dtype: Any
     random: Any
@@ -91,14 +91,14 @@ class UpstreamState:
         import torch
 
         modules = _modules()
-        held: dict[int, tuple[Any, Any]] = {}
-        left: list[Any] = list(modules.values())
-        while left:
-            holder = left.pop()
-            if id(holder) not in held:
-                held[id(holder)] = holder, (content := _held(holder))
-                left += filter(_is_holder, content.values() if isinstance(content, dict) else content)
-        rows = tuple(held.values())
+        contents: dict[int, tuple[Any, Any]] = {}
+        holders: list[Any] = list(modules.values())
+        while holders:
+            holder = holders.pop()
+            if id(holder) not in contents:
+                contents[id(holder)] = holder, (content := _content(holder))
+                holders += filter(_is_holder, content.values() if isinstance(content, dict) else content)
+        rows = tuple(contents.values())
         return cls(frozenset(modules), rows, dict(os.environ), torch.get_default_dtype(), torch.get_rng_state())
 
     def put_back(self) -> None:
@@ -107,8 +107,8 @@ class UpstreamState:
 
         for name in _modules().keys() - self.modules:
             del sys.modules[name]
-        for holder, held in self.held:
-            _put_back(holder, held)
+        for holder, content in self.contents:
+            _put_back(holder, content)
         for name in os.environ.keys() - self.environ.keys():
             del os.environ[name]
         os.environ.update(self.environ)
@@ -134,11 +134,11 @@ class KeptGroups:
         if options.get("pg_options"):  # of NCCL; each is another
             return self.make(ranks, **options)
         key = (None if ranks is None else tuple(ranks), *sorted(options.items()))
-        made, number = self.groups.setdefault(key, []), self.used[key]
+        groups, number = self.groups.setdefault(key, []), self.used[key]
         self.used[key] += 1
-        if number == len(made):
-            made.append(self.make(ranks, **options))
-        return made[number]
+        if number == len(groups):
+            groups.append(self.make(ranks, **options))
+        return groups[number]
 
 
 @dataclass(frozen=True)
@@ -148,17 +148,17 @@ class LivingRank:
     state: UpstreamState
     groups: KeptGroups
 
-    @classmethod
-    @functools.cache
-    def this(cls) -> LivingRank:
-        """Return that of this process, made before its first layout."""
-        import torch
-
-        gc.freeze()  # what is there stays: it need not be searched after each layout
-        torch.distributed.new_group = groups = KeptGroups(torch.distributed.new_group)
-        return cls(UpstreamState.now(), groups)
-
     def put_back(self) -> None:
         """Be ready for another layout."""
         self.groups.used.clear()
         self.state.put_back()
+
+
+@functools.cache
+def this_rank() -> LivingRank:
+    """Return that of this process. Call it before its first layout."""
+    import torch
+
+    gc.freeze()  # what is there stays: it need not be searched after each layout
+    torch.distributed.new_group = groups = KeptGroups(torch.distributed.new_group)
+    return LivingRank(UpstreamState.now(), groups)

@@ -125,7 +125,12 @@ class Ranks:
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Ranks]:
     """Return the sets of ranks that are forked."""
     ranks: list[Ranks] = []
-    monkeypatch.setattr(forked_ranks.Ranks, "forked", lambda *words: ranks.append(Ranks(*words)) or ranks[-1])
+
+    def forked(size: int, become: Any) -> Ranks:
+        ranks.append(Ranks(size, become))
+        return ranks[-1]
+
+    monkeypatch.setattr(forked_ranks.Ranks, "forked", forked)
     return ranks
 
 

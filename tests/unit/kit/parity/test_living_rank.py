@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import gc
 import os
 import sys
 import types
@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from matrix.kit.parity import living_rank
-from matrix.kit.parity.living_rank import KeptGroups, LivingRank, UpstreamState
+from matrix.kit.parity.living_rank import KeptGroups, UpstreamState, this_rank
 
 SOURCE = """
 import functools
@@ -67,7 +66,7 @@ class Torch:
 
 
 @pytest.fixture
-def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
+def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
     made: Any = Torch()
     monkeypatch.setitem(sys.modules, "torch", made)
     return made
@@ -151,14 +150,14 @@ def test_groups_of_an_earlier_layout_are_kept() -> None:
 
 def test_a_rank_is_found_once(upstream: Any, torch: Torch, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before its first layout: what later ones leave is put back, and its groups are kept."""
-    monkeypatch.setattr(living_rank.gc, "freeze", lambda: None)
-    monkeypatch.setattr(LivingRank, "this", classmethod(functools.cache(LivingRank.this.__wrapped__)))
-    process = LivingRank.this()
+    monkeypatch.setattr(gc, "freeze", lambda: None)
+    process = this_rank()
     groups = []
     for _ in range(2):
         groups.append(torch.distributed.new_group([0, 1]))
         upstream.GROUP = groups[-1]
-        assert LivingRank.this() is process
+        assert this_rank() is process
         process.put_back()
         assert upstream.GROUP is None
     assert groups[0] is groups[1]
+    this_rank.cache_clear()

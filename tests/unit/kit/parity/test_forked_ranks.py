@@ -27,17 +27,17 @@ from pathlib import Path
 from matrix.kit.parity import forked_ranks
 from matrix.kit.parity.forked_ranks import Ranks
 
-def tell(descriptor, rank):
+def report(descriptor, rank):
     os.write(descriptor, f"{os.getpid()}\\n".encode())
 
 def block(descriptor, rank):
-    tell(descriptor, rank)
+    report(descriptor, rank)
     time.sleep(600)
 
 folder, descriptor = Path(sys.argv[1]), int(sys.argv[2])
 ranks = forked_ranks.Ranks.forked(2, forked_ranks.serve)
 if sys.argv[3] == "waiting":
-    ranks.run(partial(tell, descriptor), folder, 600)
+    ranks.run(partial(report, descriptor), folder, 600)
     time.sleep(600)
 ranks.run(partial(block, descriptor), folder, 600)
 """

@@ -9,11 +9,14 @@ from __future__ import annotations
 import importlib.util
 import os
 import tempfile
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from matrix.kit.parity import campaign, layout_step, te_kernels
-from matrix.kit.parity.factors import Leg
+from matrix.kit.parity import campaign, layout_step, te_kernels, tiny_model
+from matrix.kit.parity.factors import CPU, Leg
+from matrix.kit.parity.tiny_model import Device
 from matrix.read.machine import cuda
 from tests.real.parity_plants import PLANTS, TE_PLANTS
 from tests.rehearsal import device
@@ -40,7 +43,19 @@ def main() -> None:
         return train(leg, *rest)
 
     setattr(layout_step, train.__name__, planted)
+    for function in (tiny_model._fully_sharded, tiny_model.optimizer):  # which ask for CUDA's tensors and its mesh
+        setattr(tiny_model, function.__name__, on_cpu(function))
     campaign.main()
+
+
+def on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of tiny_model that takes the CPU for its device."""
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        own = [replace(each, name=CPU) if isinstance(each, Device) else each for each in arguments]
+        return function(*own, **options)
+
+    return call
 
 
 if __name__ == "__main__":

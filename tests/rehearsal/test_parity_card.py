@@ -16,11 +16,13 @@ from typing import Any
 import pytest
 
 from matrix.ground.errors import ExitStatus
+from matrix.prove.execution.ranks.shared_gpu import CONTROL
 from tests.real.conftest import ROOT
 from tests.rehearsal.conftest import Rehearsals
 from tests.rehearsal.parity_ranks import PLANT, STARTED
 from tests.rehearsal.test_rehearsal import FIRST
 from tests.schemas import items_of
+from tests.unit.prove.execution.ranks.test_shared_gpu import CONTROL as STAND_IN
 
 # The process in the cell is one with stand-ins; nothing else of the command is replaced.
 CODE = """
@@ -37,7 +39,10 @@ LAYOUTS = (
     "experts=4 dp=2 ep=2",
     "optimizer=adam tp=2 resume=one",
     "modules=local tp=2",
+    "optimizer=adam dp=2 distributed_optimizer=on fsdp=optim_grads_params",
+    "modules=local optimizer=adam dp=2 distributed_optimizer=on fsdp=optim",
 )
+OFFLOADED = "modules=local optimizer=adam dp=2 distributed_optimizer=on offload=half"  # float32 lacks a stand-in
 
 
 @dataclass(frozen=True)
@@ -68,14 +73,14 @@ def card(rehearsals: Callable[[str], Rehearsals], tmp_path: Path) -> Card:
     return Card(rehearsals("torch-2.15.0"), tmp_path)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_unchanged_layouts_are_equal(card: Card, dtype: str) -> None:
-    words = [word for layout in LAYOUTS for word in ("--layout", layout)]
+@pytest.mark.parametrize(("dtype", "layouts"), [("bfloat16", (*LAYOUTS, OFFLOADED)), ("float32", LAYOUTS)])
+def test_unchanged_layouts_are_equal(card: Card, dtype: str, layouts: tuple[str, ...]) -> None:
+    words = [word for layout in layouts for word in ("--layout", layout)]
     status, item = card.parity("--dtype", dtype, *words)
     assert [(row["layout"], row["outcome"], row["text"]) for row in item["asked"]] == [
         (row["layout"], "equal", "") for row in item["asked"]
     ]
-    assert (len(item["asked"]), status) == (len(LAYOUTS), ExitStatus.GOOD)
+    assert (len(item["asked"]), status) == (len(layouts), ExitStatus.GOOD)
 
 
 @pytest.mark.parametrize(
@@ -103,6 +108,21 @@ def test_defect_of_a_thousandth_needs_float32(card: Card) -> None:
 def test_ranks_import_by_themselves_where_cuda_started(card: Card) -> None:
     status, item = card.parity("--layout", "tp=2", **{STARTED: "1"})
     assert (status, item["asked"][0]["outcome"]) == (ExitStatus.GOOD, "equal")
+
+
+def test_ranks_share_through_a_daemon_of_mps(card: Card) -> None:
+    """Which has ended when the command has. Muon's package is not in this environment: upstream says so."""
+    program = card.out / "bin" / CONTROL
+    program.parent.mkdir()
+    shell, rest = STAND_IN.split("\n", 1)
+    program.write_text(f'{shell}\necho "$CUDA_MPS_PIPE_DIRECTORY" >>{card.out}/started\n{rest}')
+    program.chmod(0o755)
+    path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
+    status, item = card.parity("--mps", "--layout", "tp=2", "--layout", "optimizer=muon tp=2", PATH=path)
+    assert ([row["outcome"] for row in item["asked"]], status) == (["equal", "refused"], ExitStatus.GOOD)
+    assert "emerging-optimizers package is required" in item["asked"][1]["text"]
+    assert "/locks/mps-" in (card.out / "started").read_text()
+    assert not list((card.out / "locks").glob("mps-*"))
 
 
 @pytest.mark.parametrize("variables", [{"CUDA_VISIBLE_DEVICES": ""}, {"LD_LIBRARY_PATH": "/nowhere"}])

@@ -48,14 +48,14 @@ import copyreg
 import importlib.util
 import json
 import os
-import pickle
 import re
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from functools import cache, partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
@@ -63,7 +63,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
 from matrix.ground.catalog.distributions import nccl_sharing
 from matrix.kit import absent_packages, cpu_device, te_extension
 from matrix.kit.megatron import leave
-from matrix.kit.parity import forked_ranks, te_kernels
+from matrix.kit.parity import forked_ranks, living_rank, te_kernels
 from matrix.kit.parity.factors import CARD, CPU, DTYPES, FLOAT64, Deviation, Leg, Point, Tolerance, Value, compare
 from matrix.kit.parity.shards import Draw
 from matrix.kit.parity.tiny_model import Device
@@ -299,22 +299,39 @@ class ParityAnswer:
 
 @dataclass
 class Comparisons:
-    """Judges tasks on a device. `references` are kept, by reference point, seed and dtype: many layouts share one."""
+    """Judges tasks on a device. `references` are kept, by reference point, seed and dtype: many layouts share one.
+
+    Each has with it whether ranks that had lived measured it. `sets`: see LegRunner.
+    """
 
     name: str = CPU
-    references: dict[tuple[Point, int, str], Any] = field(default_factory=dict)
+    references: dict[tuple[Point, int, str], tuple[Any, bool]] = field(default_factory=dict)
+    sets: dict[int, forked_ranks.Ranks] = field(default_factory=dict)
 
     def judge(self, task: ParityTask) -> ParityAnswer:
         """Return the answer to a task."""
+        run = LegRunner(self.sets)
+        answer = self._judged(task, run)
+        return answer if is_taken(answer, run.lived) else self._judged(task, LegRunner(self.sets, fresh=True))
+
+    def close(self) -> None:
+        """End the ranks that live on."""
+        while self.sets:
+            self.sets.popitem()[1].end()
+
+    def _judged(self, task: ParityTask, run: LegRunner) -> ParityAnswer:
         from matrix.kit.parity import layout_step
 
         try:
-            reference = self._reference(task)
+            reference, lived = self._reference(task, run)
             if isinstance(reference, ParityAnswer):
                 return reference
-            measured = measure(task.point, [Draw(task.seed)], task.deadline, DEVICES[self.name][task.dtype])
+            run.lived = False
+            device = DEVICES[self.name][task.dtype]
+            measured = measure(task.point, [Draw(task.seed)], task.deadline, device, run)
             if isinstance(measured, ParityAnswer):
                 return measured
+            run.lived |= lived
             differences = [row for ranks in measured[0] for row in layout_step.differences(reference.numbers, ranks)]
             deviations = compare(differences, reference.tolerance)
             return ParityAnswer(
@@ -327,16 +344,21 @@ class Comparisons:
         except layout_step.NoNumberError as error:
             return ParityAnswer("no number", text=str(error))
 
-    def _reference(self, task: ParityTask) -> Any:
+    def _reference(self, task: ParityTask, run: LegRunner) -> tuple[Any, bool]:
         key, device = (task.point.reference(), task.seed, task.dtype), DEVICES[self.name][task.dtype]
-        if key not in self.references:
+        if key not in self.references or (run.fresh and self.references[key][1]):
             draws = [Draw(task.seed, move) for move in range(1 + device.moves)]
-            measured = measure(task.point.reference(), draws, task.deadline, device)
+            measured = measure(task.point.reference(), draws, task.deadline, device, run)
             if len(self.references) >= KEPT:
                 del self.references[next(iter(self.references))]
             refused = isinstance(measured, ParityAnswer)
-            self.references[key] = measured if refused else ReferenceNumbers.of(device, measured)
+            self.references[key] = measured if refused else ReferenceNumbers.of(device, measured), run.lived
         return self.references[key]
+
+
+def is_taken(answer: ParityAnswer, lived: bool) -> bool:
+    """Return whether an answer counts: of ranks that had run another layout before, only that all numbers are equal."""
+    return not lived or answer.outcome == "equal"
 
 
 @dataclass(frozen=True)
@@ -358,12 +380,15 @@ class ReferenceNumbers:
         return cls(numbers, Tolerance.measured(device.floor, spread))
 
 
-def measure(point: Point, draws: Sequence[Draw], deadline_s: float, device: Device) -> Any:
+RunLeg = Callable[[Leg, Sequence[Draw], Path, float, Device], list[forked_ranks.RankFailure]]
+
+
+def measure(point: Point, draws: Sequence[Draw], deadline_s: float, device: Device, run: RunLeg | None = None) -> Any:
     """Return the numbers of each rank of each leg of each draw of a point, or the ParityAnswer why there are none."""
     with tempfile.TemporaryDirectory(prefix="parity-") as name:
         folder = Path(name)
         for leg in point.legs:
-            if failures := forked(leg, draws, folder, deadline_s, device):
+            if failures := (run or forked)(leg, draws, folder, deadline_s, device):
                 first = failures[0]
                 if refusal := refusal_of_card(failures):
                     return ParityAnswer("card", text=refusal, trace=first.trace)
@@ -380,26 +405,54 @@ def refusal_of_card(failures: Sequence[forked_ranks.RankFailure]) -> str:
 def forked(
     leg: Leg, draws: Sequence[Draw], folder: Path, deadline_s: float, device: Device
 ) -> list[forked_ranks.RankFailure]:
-    """Run the ranks of one leg; return their failures."""
-    body: Callable[[int], None] = partial(save_numbers, leg, draws, folder, device)
-    if device.name == CARD and cuda.initialised():  # an import did it: CUDA does not work in a fork
-        (folder / TASK).write_bytes(pickle.dumps(body))
-        body = partial(start_anew, folder)
+    """Run one leg in ranks of its own; return their failures."""
+    body = partial(save_numbers, leg, draws, folder, device, folder / f"store-{leg.steps.start}")
     return forked_ranks.run(leg.point.ranks, body, folder, deadline_s)
 
 
-TASK: Final = "task.pickle"  # the body of ranks that import by themselves
+@dataclass
+class LegRunner:
+    """Runs legs: on the CPU in ranks of their own, on a card in ranks that live on, `sets` by their number.
+
+    `lived`: some had run another leg before. With `fresh` none has; they live on, too.
+    """
+
+    sets: dict[int, forked_ranks.Ranks]
+    fresh: bool = False
+    lived: bool = False
+
+    def __call__(
+        self, leg: Leg, draws: Sequence[Draw], folder: Path, deadline_s: float, device: Device
+    ) -> list[forked_ranks.RankFailure]:
+        """Run one leg; return the failures of its ranks. One ends all of its set."""
+        if device.name == CPU:
+            return forked(leg, draws, folder, deadline_s, device)
+        size = leg.point.ranks
+        if self.fresh and size in self.sets:
+            self.sets.pop(size).end()
+        if size not in self.sets:
+            become = start_anew if cuda.initialised() else forked_ranks.serve  # an import did it: no fork has CUDA
+            self.sets[size] = forked_ranks.Ranks.forked(size, become)
+        ranks = self.sets[size]
+        self.lived |= ranks.bodies > 0
+        body = partial(train_and_stay, leg, draws, folder, device, ranks.home / "store")
+        if failures := ranks.run(body, folder, deadline_s):
+            del self.sets[size]
+        return failures
 
 
-def start_anew(folder: Path, rank: int) -> NoReturn:
+def start_anew(rank: int, connection: Connection) -> NoReturn:
     """Become a rank in a new interpreter, with the command line of this one."""
-    os.execv(sys.executable, [*sys.orig_argv, str(folder), str(rank)])  # noqa: S606  (no shell)
+    os.set_inheritable(connection.fileno(), True)
+    os.execv(sys.executable, [*sys.orig_argv, str(rank), str(connection.fileno())])  # noqa: S606  (no shell)
 
 
-def import_and_run(folder: Path, rank: int) -> None:
-    """Be such a rank."""
+def train_and_stay(leg: Leg, draws: Sequence[Draw], folder: Path, device: Device, store: Path, rank: int) -> None:
+    """Be a rank of a leg, and then ready for the next one."""
     prepare_card()
-    pickle.loads((folder / TASK).read_bytes())(rank)  # noqa: S301  (this process's parent wrote it)
+    process = living_rank.this_rank()
+    save_numbers(leg, draws, folder, device, store, rank)
+    process.put_back()
 
 
 def load_numbers(point: Point, folder: Path) -> Any:
@@ -413,8 +466,8 @@ def load_numbers(point: Point, folder: Path) -> Any:
     return list(zip(*by_leg, strict=True))
 
 
-def save_numbers(leg: Leg, draws: Sequence[Draw], folder: Path, device: Device, rank: int) -> None:
-    """Be a rank of a leg: connect with the others through `folder`, train each draw, and save its numbers there."""
+def save_numbers(leg: Leg, draws: Sequence[Draw], folder: Path, device: Device, store: Path, rank: int) -> None:
+    """Be a rank of a leg: connect with the others through `store`, train each draw, save its numbers in `folder`."""
     import torch
 
     from matrix.kit.parity import layout_step, tiny_model
@@ -423,8 +476,9 @@ def save_numbers(leg: Leg, draws: Sequence[Draw], folder: Path, device: Device, 
     if device.mixed:
         half_in_float32()
     torch.cuda.set_device(0)
-    store = torch.distributed.FileStore(str(folder / f"store-{leg.steps.start}"), leg.point.ranks)
-    torch.distributed.init_process_group(device.backend, store=store, rank=rank, world_size=leg.point.ranks)
+    if not torch.distributed.is_initialized():
+        file = torch.distributed.FileStore(str(store), leg.point.ranks)
+        torch.distributed.init_process_group(device.backend, store=file, rank=rank, world_size=leg.point.ranks)
     tiny_model.initialize(leg.point)
     numbers = [layout_step.run(leg, draw, folder / f"checkpoint-{draw.seed}", device) for draw in draws]
     torch.save(numbers, folder / f"numbers-{leg.steps.start}-{rank}.pt")
@@ -457,6 +511,7 @@ def prepare(stand_ins: Mapping[str, Any], te: Path | None = None) -> None:
         te_kernels.widen(home, "uint8")  # the bytes of FP8
 
 
+@cache
 def prepare_card() -> None:
     """Import torch, Transformer Engine where there is one, and megatron-core, once for all ranks that are forked later.
 
@@ -481,17 +536,15 @@ def prepare_cell() -> bool:
 
 def serve(lines: TextIO, answers: TextIO, name: str = CPU) -> None:
     """Answer every line on a device."""
-    campaign = Comparisons(name)
-    for line in lines:
-        if not line.strip():
-            continue
-        started = time.monotonic()
-        task = ParityTask.read(line)
-        answer = campaign.judge(task)
-        row = {"point": dict(task.point.chosen), "seed": task.seed, "dtype": task.dtype, **asdict(answer)}
-        row["seconds"] = round(time.monotonic() - started, 3)
-        answers.write(json.dumps(row) + "\n")
-        answers.flush()
+    with contextlib.closing(Comparisons(name)) as campaign:
+        for line in filter(str.strip, lines):
+            started = time.monotonic()
+            task = ParityTask.read(line)
+            answer = campaign.judge(task)
+            row = {"point": dict(task.point.chosen), "seed": task.seed, "dtype": task.dtype, **asdict(answer)}
+            row["seconds"] = round(time.monotonic() - started, 3)
+            answers.write(json.dumps(row) + "\n")
+            answers.flush()
 
 
 REFERENCE_S = 100.0  # s for the reference; it takes about one
@@ -535,18 +588,18 @@ def measured(rank: Rank, point: Point, seed: int) -> tuple[Deviation, ...]:
         for leg, folder in [(point.reference().legs[0], reference), *((leg, layout) for leg in point.legs[:-1])]:
             if failures := forked(leg, [draw], folder, REFERENCE_S, device):
                 raise PointRefused(failures[0].text)
-    save_numbers(point.legs[-1], [draw], layout, device, rank.rank)
+    save_numbers(point.legs[-1], [draw], layout, device, layout / "store", rank.rank)
     expected = ReferenceNumbers.of(device, load_numbers(point.reference(), reference)).numbers
     leave()
     return compare(row for ranks in load_numbers(point, layout)[0] for row in layout_step.differences(expected, ranks))
 
 
 def main() -> None:
-    """Read stdin, write stdout; what libraries print goes to stderr. With a folder and a number, be a rank."""
+    """Read stdin, write stdout; what libraries print goes to stderr. With two numbers, be a rank: see start_anew."""
     name, *anew = sys.argv[1:] or [CPU]
     if anew:
-        folder, rank = Path(anew[0]), int(anew[1])
-        forked_ranks.end_after(rank, partial(import_and_run, folder), folder)
+        rank, descriptor = map(int, anew)
+        forked_ranks.serve(rank, Connection(descriptor))
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     prepare_card() if name == CARD else prepare_cell()

@@ -1,20 +1,23 @@
-"""Fork the ranks of one point from this process, wait for them, and end them all."""
+"""Fork ranks from this process, run one body after the other in all of them, and end them all."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import os
-import select
+import shutil
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 from matrix.kit.parity.tiny_model import UnsupportedError
 
@@ -30,6 +33,7 @@ CHECKPOINT: Final = f"{TRANSPORT}checkpoint{os.sep}"  # refuses what upstream gi
 # Classes of torch and Python, and texts of torch, CUDA (also in NCCL's) and cuBLAS.
 OUT_OF_MEMORY: Final = ("OutOfMemoryError", "MemoryError", "can't allocate memory", "out of memory", "ALLOC_FAILED")
 ABSENT_KERNEL: Final = "not implemented for"  # torch: "histogram_cpu" not implemented for 'Long'
+ORDER: Final = ("harness", "memory", "upstream", "killed", "timeout", "transport")  # the likely cause first
 
 
 @dataclass(frozen=True)
@@ -46,29 +50,110 @@ class RankFailure:
     trace: str = ""
 
 
-def run(
-    size: int, body: Callable[[int], None], folder: Path, deadline_s: float, grace_s: float = GRACE_S
-) -> list[RankFailure]:
-    """Call `body` with the number of each rank, in a process each; return the failures, the likely cause first.
+Body = Callable[[int], None]  # takes the number of the rank; it is pickled
 
-    Output goes to rank-N.log in `folder`. No process is left when this returns, and none when this process is killed.
+
+@dataclass
+class Ranks:
+    """Processes that run one body after the other, until one fails, `end` is called, or this process is killed.
+
+    `home` is a folder that they have while they live, `bodies` the number of those that were begun.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
-    pids: list[int] = []
-    try:
+
+    pids: list[int] = field(default_factory=list)
+    connections: list[Connection] = field(default_factory=list)
+    home: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="parity-")))
+    bodies: int = 0
+
+    @classmethod
+    def forked(cls, size: int, become: Callable[[int, Connection], NoReturn]) -> Ranks:
+        """Return so many ranks; `become`, which ends in `serve`, is called in each."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        ranks, parent = cls(), os.getpid()
         for rank in range(size):
+            ours, theirs = Pipe()
             pid = os.fork()
             if pid == 0:
-                _child(rank, pids[0] if pids else 0, body, folder)
-            pids.append(pid)
-            _join_group(pid, pids[0])
-        late = _wait(pids, deadline_s, lambda rank: 0.0 if _is_answer(folder, rank) else grace_s)
+                _child(ranks.pids[0] if ranks.pids else 0, parent, partial(become, rank, theirs))
+            theirs.close()
+            ranks.connections.append(ours)
+            ranks.pids.append(pid)
+            _join_group(pid, ranks.pids[0])
+        return ranks
+
+    def run(self, body: Body, folder: Path, deadline_s: float, grace_s: float = GRACE_S) -> list[RankFailure]:
+        """Call `body` in each rank; return the failures, the likely cause first. All ranks end with the first.
+
+        Output goes to rank-N.log in `folder`.
+        """
+        self.bodies += 1
+        for connection in self.connections:
+            with contextlib.suppress(OSError):  # the rank has ended, as is seen below
+                connection.send((body, folder))
+        answers, late = self._answers(deadline_s, grace_s)
+        if len(answers) == len(self.pids) and not any(answers.values()):
+            return []
+        for rank, status in enumerate(self.end()):
+            answers.setdefault(rank, [_silent(rank, status, late)])
+        failures = [row for rows in answers.values() for row in rows]
+        return sorted(failures, key=lambda row: (ORDER.index(row.origin), row.rank))
+
+    def _answers(self, deadline_s: float, grace_s: float) -> tuple[dict[int, list[RankFailure]], bool]:
+        """Return what ranks answer until `grace_s` after one failed, and whether the deadline passed first."""
+        end, failed = time.monotonic() + deadline_s, False
+        answers: dict[int, list[RankFailure]] = {}
+        with contextlib.ExitStack() as closing:
+            running = {rank: (self.connections[rank], os.pidfd_open(pid)) for rank, pid in enumerate(self.pids)}
+            for _, descriptor in running.values():
+                closing.callback(os.close, descriptor)
+            while running and (seconds := end - time.monotonic()) > 0:
+                ready = wait([handle for handles in running.values() for handle in handles], seconds)
+                for rank in [rank for rank, handles in running.items() if not {*handles}.isdisjoint(ready)]:
+                    del running[rank]
+                    answer = _received(self.connections[rank])
+                    if answer is not None:
+                        answers[rank] = answer
+                    if answer != []:
+                        failed, decided = True, any(row.origin in ANSWERS for row in answer or ())
+                        end = min(end, time.monotonic() + (0.0 if decided else grace_s))
+        return answers, bool(running) and not failed
+
+    def end(self) -> list[int]:
+        """Kill what still runs, reap all, return their exit statuses; a signal is negative."""
+        if self.pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pids[0], signal.SIGKILL)
+        statuses = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in self.pids]
+        for connection in self.connections:
+            connection.close()
+        shutil.rmtree(self.home, ignore_errors=True)
+        self.pids, self.connections = [], []
+        return statuses
+
+
+def run(size: int, body: Body, folder: Path, deadline_s: float, grace_s: float = GRACE_S) -> list[RankFailure]:
+    """Call `body` in ranks that run nothing else; see Ranks.run."""
+    ranks = Ranks.forked(size, serve)
+    try:
+        return ranks.run(body, folder, deadline_s, grace_s)
     finally:
-        statuses = _end(pids)
-    failures = [_failure(rank, status, folder, late) for rank, status in enumerate(statuses) if status]
-    order = ("harness", "memory", "upstream", "killed", "timeout", "transport")
-    return sorted(failures, key=lambda row: (order.index(row.origin), row.rank))
+        ranks.end()
+
+
+def _received(connection: Connection) -> list[RankFailure] | None:
+    """Return the answer of a rank, None of one that ended without."""
+    try:
+        answer: list[RankFailure] | None = connection.recv() if connection.poll() else None
+    except (EOFError, OSError):
+        return None
+    return answer
+
+
+def _silent(rank: int, status: int, late: bool) -> RankFailure:
+    if late:
+        return RankFailure(rank, "timeout", "the deadline passed")
+    return RankFailure(rank, "transport" if status == -signal.SIGKILL else "killed", f"exit status {status}")
 
 
 def origin(error: BaseException) -> str:
@@ -96,84 +181,41 @@ def _join_group(pid: int, leader: int) -> None:
         os.setpgid(pid, leader)
 
 
-def _child(rank: int, leader: int, body: Callable[[int], None], folder: Path) -> None:
-    """Be a rank: never returns."""
-
-    def logged(rank: int) -> None:
-        parent = os.getppid()
+def _child(leader: int, parent: int, become: Callable[[], NoReturn]) -> NoReturn:
+    """Be a process of the group that ends with its parent."""
+    try:
         os.setpgid(0, leader)
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it was killed before the line above
-            os._exit(1)
+        if os.getppid() == parent:  # else it was killed before the line above
+            become()
+    finally:
+        os._exit(1)  # not exit: this is a copy of its parent, whose buffers and finalizers are not its own
+
+
+def serve(rank: int, connection: Connection) -> NoReturn:
+    """Be a rank: run the bodies that come until one fails."""
+    try:
+        failures: list[RankFailure] = []
+        while not failures:
+            failures = _failures(rank, connection)
+            connection.send(failures)
+    finally:
+        os._exit(1)
+
+
+def _failures(rank: int, connection: Connection) -> list[RankFailure]:
+    """Run the next body; return what it raised."""
+    try:
+        body, folder = connection.recv()
         log = os.open(folder / f"rank-{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(log, 1)
         os.dup2(log, 2)
+        os.close(log)
         body(rank)
-
-    end_after(rank, logged, folder)
-
-
-def end_after(rank: int, body: Callable[[int], None], folder: Path) -> NoReturn:
-    """Call the body of a rank, leave what it raised in `folder`, and end this process."""
-    status = 1
-    try:
-        body(rank)
-        status = 0
     except BaseException as error:  # also SystemExit: a rank that exits has no result
         whose = "upstream" if isinstance(error, UnsupportedError) else origin(error)
-        row = {"origin": whose, "text": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
-        whole = folder / f"failure-{rank}.json"
-        part = whole.with_suffix(".part")  # the end of its peers may kill this process meanwhile
-        part.write_text(json.dumps(row), encoding="utf-8")
-        part.rename(whole)
+        return [RankFailure(rank, whose, f"{type(error).__name__}: {error}", traceback.format_exc())]
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(status)  # not exit: this is a copy of its parent, whose buffers and finalizers are not its own
-
-
-def _is_answer(folder: Path, rank: int) -> bool:
-    """Return whether a rank that failed gives the reason: its peers, which wait for it, add none."""
-    file = folder / f"failure-{rank}.json"
-    return file.exists() and json.loads(file.read_text(encoding="utf-8"))["origin"] in ANSWERS
-
-
-def _wait(pids: list[int], deadline_s: float, grace: Callable[[int], float]) -> bool:
-    """Wait until all ranks ended, or `grace` seconds after one failed; return whether the deadline passed first."""
-    end = time.monotonic() + deadline_s
-    poll, running = select.poll(), {}
-    failed = False
-    for rank, pid in enumerate(pids):
-        descriptor = os.pidfd_open(pid)
-        running[descriptor] = rank
-        poll.register(descriptor, select.POLLIN)
-    try:
-        while running and time.monotonic() < end:
-            for descriptor, _ in poll.poll(max(0.0, end - time.monotonic()) * 1000):
-                poll.unregister(descriptor)
-                os.close(descriptor)
-                rank = running.pop(descriptor)
-                info: Any = os.waitid(os.P_PID, pids[rank], os.WEXITED | os.WNOWAIT)
-                if info.si_status:
-                    failed, end = True, min(end, time.monotonic() + grace(rank))
-    finally:
-        for descriptor in running:
-            os.close(descriptor)
-    return bool(running) and not failed
-
-
-def _end(pids: list[int]) -> list[int]:
-    """Kill what still runs, reap all, return their exit statuses; a signal is negative."""
-    if pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(pids[0], signal.SIGKILL)
-    return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
-
-
-def _failure(rank: int, status: int, folder: Path, late: bool) -> RankFailure:
-    file = folder / f"failure-{rank}.json"
-    if file.exists():
-        return RankFailure(rank, **json.loads(file.read_text(encoding="utf-8")))
-    if late:
-        return RankFailure(rank, "timeout", "the deadline passed")
-    return RankFailure(rank, "transport" if status == -signal.SIGKILL else "killed", f"exit status {status}")
+    return []

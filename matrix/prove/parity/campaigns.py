@@ -53,6 +53,7 @@ IMPORT_S: Final = 120.0  # s for the imports of torch and megatron-core; they ta
 RANKS_S: Final = 45.0  # s for the ranks of one point: upstream's collectives wait for ever
 CARD_S: Final = 120.0  # the same on a card, where each rank starts CUDA, and may have to import by itself
 SLACK_S: Final = 10.0
+END_S: Final = 10.0  # s for a process that has nothing left to judge
 EMERGING: Final = ("emerging-optimizers==0.3.0", "absl-py==2.3.1")  # Muon
 CRASHES: Final = 3  # processes in a row that end without an answer
 
@@ -152,7 +153,11 @@ class PointProcess:
     def __enter__(self) -> PointProcess:
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
+        if self._process and self._process.stdin and not kind:  # it then ends its ranks before itself
+            self._process.stdin.close()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(END_S)
         self.end()
 
     def judge(self, point: Point, seed: int, dtype: str = FLOAT64) -> PointResult:
@@ -160,7 +165,7 @@ class PointProcess:
         started = time.monotonic()
         process = self._process or self._start()
         task = {"point": dict(point.chosen), "seed": seed, "deadline": self.deadline, "dtype": dtype}
-        runs = 1 + len(point.legs)  # with the reference
+        runs = (1 + len(point.legs)) * 2  # with the reference, and again in fresh ranks
         limit = runs * self.deadline + SLACK_S + (0 if self._answered else IMPORT_S)
         try:
             assert process.stdin

@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 import json
 import os
-import pickle
 import sys
+from dataclasses import dataclass
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from matrix.ground.errors import MatrixError
 from matrix.kit.parity import campaign, forked_ranks, layout_step
 from matrix.kit.parity.campaign import Comparisons, ParityAnswer, ParityTask
-from matrix.kit.parity.factors import CARD, DTYPES, Deviation, Point
+from matrix.kit.parity.factors import CARD, DTYPES, Deviation, Difference, Point, Tolerance
 from matrix.kit.parity.shards import Draw
 from matrix.kit.parity.tiny_model import Device
 from matrix.kit.rank import Rank
@@ -51,7 +52,7 @@ def test_reference_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that does not run is not run again for another layout of the same model."""
     measured: list[Any] = []
 
-    def measure(point: Point, draws: list[Draw], deadline_s: float, device: Device) -> ParityAnswer:
+    def measure(point: Point, draws: list[Draw], deadline_s: float, device: Device, run: Any) -> ParityAnswer:
         measured.append((str(point), draws[0].seed, len(draws)))
         return ParityAnswer("refused", text="no")
 
@@ -94,26 +95,140 @@ def test_layout_without_numbers_is_no_verdict(
 def test_what_a_card_refuses_has_its_remedy(text: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever rank raises it."""
     failures = [forked_ranks.RankFailure(1, "transport", "peer"), forked_ranks.RankFailure(0, "transport", text)]
-    monkeypatch.setattr(campaign, "forked", lambda *_: failures)
+    monkeypatch.setattr(campaign.LegRunner, "__call__", lambda *_: failures)
     answer = Comparisons(CARD).judge(ParityTask(Point(), dtype="bfloat16"))
     assert (answer.outcome, answer.text.startswith(expected)) == ("card", True)
 
 
+@dataclass
+class Ranks:
+    """In place of forked ranks: `become` is what they were forked for, `failing` whether they fail."""
+
+    size: int
+    become: Any
+    failing: bool = False
+    home: Path = Path("home")
+    bodies: int = 0
+    ended: bool = False
+
+    def run(self, body: Any, folder: Path, deadline_s: float) -> list[forked_ranks.RankFailure]:
+        self.bodies += 1
+        self.ended = self.failing
+        assert body.func is campaign.train_and_stay
+        return [forked_ranks.RankFailure(0, "upstream", "no")] * self.failing
+
+    def end(self) -> None:
+        self.ended = True
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Ranks]:
+    """Return the sets of ranks that are forked."""
+    ranks: list[Ranks] = []
+
+    def forked(size: int, become: Any) -> Ranks:
+        ranks.append(Ranks(size, become))
+        return ranks[-1]
+
+    monkeypatch.setattr(forked_ranks.Ranks, "forked", forked)
+    return ranks
+
+
+def run_leg(run: campaign.LegRunner, layout: str) -> bool:
+    """Return whether ranks that ran a leg on a card failed."""
+    return bool(run(Point.parse(layout).legs[0], [Draw(1)], Path(), 1.0, campaign.DEVICES[CARD]["bfloat16"]))
+
+
+def test_ranks_of_a_card_live_on(made: list[Ranks]) -> None:
+    """Those of each number; only `fresh` ends them, and a failure."""
+    sets: Any = {}
+    lived = []
+    for layout, fresh in (("tp=2", False), ("layers=2", False), ("dp=2", False), ("cp=2", True), ("pp=2", False)):
+        run = campaign.LegRunner(sets, fresh=fresh)
+        assert not run_leg(run, layout)
+        lived.append(run.lived)
+    assert lived == [False, False, True, False, True]
+    assert [(ranks.size, ranks.bodies, ranks.ended) for ranks in made] == [(2, 2, True), (1, 1, False), (2, 2, False)]
+    made[-1].failing = True
+    assert run_leg(campaign.LegRunner(sets), "tp=2")
+    assert sets == {1: made[1]}
+    comparisons = Comparisons(CARD, sets=sets)
+    comparisons.close()
+    assert made[1].ended
+
+
 @pytest.mark.parametrize("started", [False, True])
-def test_ranks_import_anew_where_cuda_started(started: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_ranks_import_anew_where_cuda_started(
+    started: bool, made: list[Ranks], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """CUDA does not work in a fork of a process that has started it."""
-    bodies: list[Any] = []
     monkeypatch.setattr(cuda, "initialised", lambda: started)
-    monkeypatch.setattr(forked_ranks, "run", lambda size, body, *_: bodies.append(body))
-    leg, device = Point.parse("tp=2").legs[0], campaign.DEVICES[CARD]["bfloat16"]
-    campaign.forked(leg, [Draw(1)], tmp_path, 1.0, device)
-    assert bodies[0].func is (campaign.start_anew if started else campaign.save_numbers)
+    run_leg(campaign.LegRunner({}), "tp=2")
+    assert made[0].become is (campaign.start_anew if started else forked_ranks.serve)
+
+
+def test_rank_that_imports_anew_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its new interpreter has the connection of the fork."""
     called: list[Any] = []
     monkeypatch.setattr(os, "execv", lambda *words: called.append(words))
-    if started:
-        bodies[0](3)
-        assert called == [(sys.executable, [*sys.orig_argv, str(tmp_path), "3"])]
-        assert pickle.loads((tmp_path / campaign.TASK).read_bytes()).args == (leg, [Draw(1)], tmp_path, device)
+    with Pipe()[1] as connection:
+        campaign.start_anew(3, connection)
+        assert called == [(sys.executable, [*sys.orig_argv, "3", str(connection.fileno())])]
+        assert os.get_inheritable(connection.fileno())
+
+
+@pytest.mark.parametrize(("outcome", "lived", "taken"), [("equal", True, True), ("deviates", True, False)])
+def test_ranks_that_lived_show_equality_alone(outcome: str, lived: bool, taken: bool) -> None:
+    assert campaign.is_taken(ParityAnswer(outcome), lived) is taken
+    assert campaign.is_taken(ParityAnswer(outcome), False)
+
+
+def test_what_is_not_equal_is_judged_afresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its reference, where ranks that had lived measured that; the second answer counts."""
+    measured: list[tuple[str, bool]] = []
+
+    def measure(point: Point, draws: list[Draw], deadline_s: float, device: Device, run: Any) -> ParityAnswer:
+        run.lived = not run.fresh and bool(measured)
+        measured.append((str(point), run.fresh))
+        return ParityAnswer("refused", text=f"number {len(measured)}")
+
+    monkeypatch.setattr(campaign, "measure", measure)
+    comparisons = Comparisons(CARD)
+    answers = [
+        comparisons.judge(ParityTask(Point.parse(text), dtype="bfloat16")).text
+        for text in ("tp=2", "tp=2 layers=4", "dp=2 layers=4")
+    ]
+    assert answers == ["number 1", "number 3", "number 3"]
+    assert measured == [("layers=2", False), ("layers=4", False), ("layers=4", True)]
+
+
+@pytest.mark.parametrize(
+    ("refuses", "lived", "runs"),
+    [
+        (False, "reference", 4),
+        (False, "layout", 3),
+        (True, "reference", 2),  # which does not decide whether the layout is refused
+        (True, "layout", 3),
+        (False, "", 2),
+    ],
+)
+def test_lived_ranks_that_decide_are_replaced(
+    refuses: bool, lived: str, runs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[bool] = []
+
+    def measure(point: Point, draws: list[Draw], deadline_s: float, device: Device, run: Any) -> Any:
+        layout = point != point.reference()
+        run.lived |= not run.fresh and lived == ("layout" if layout else "reference")
+        measured.append(run.fresh)
+        return ParityAnswer("refused") if refuses and layout else [[()]]
+
+    monkeypatch.setattr(campaign, "measure", measure)
+    monkeypatch.setattr(campaign.ReferenceNumbers, "of", lambda *_: campaign.ReferenceNumbers(None, Tolerance()))
+    deviation = Difference("loss", "", 0, 0, 1.0, 1.0, None)
+    monkeypatch.setattr(layout_step, "differences", lambda *_: [deviation])
+    answer = Comparisons(CARD).judge(ParityTask(Point.parse("tp=2"), dtype="bfloat16"))
+    assert (answer.outcome, len(measured)) == ("refused" if refuses else "deviates", runs)
 
 
 def test_every_dtype_of_a_device_is_known() -> None:

@@ -36,6 +36,23 @@ def test_one_process_judges_all_points(tmp_path: Path) -> None:
     assert not Path(f"/proc/{answers[0].text}").exists()
 
 
+def test_process_that_has_judged_all_ends_itself(tmp_path: Path) -> None:
+    """It ends its ranks first."""
+    ending = f"open({str(tmp_path / 'ended')!r}, 'w')\n"
+    with judge(tmp_path, "pass") as process:
+        process.command = [*process.command[:-1], process.command[-1] + ending]
+        process.judge(Point(), 1)
+    assert (tmp_path / "ended").exists()
+
+
+def test_process_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("matrix.prove.parity.campaigns.END_S", 0.1)
+    with judge(tmp_path) as process:
+        process.command = [*process.command[:-1], f"{process.command[-1]}\ntime.sleep(600)\n"]
+        answer = process.judge(Point(), 1)
+    assert not Path(f"/proc/{answer.text}").exists()
+
+
 def test_crash_is_an_outcome_of_one_point(tmp_path: Path) -> None:
     with judge(tmp_path, "if task['seed'] == 2: os._exit(9)") as process:
         outcomes = [process.judge(Point(), seed).outcome for seed in (1, 2, 3)]

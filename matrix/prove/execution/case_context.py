@@ -254,8 +254,7 @@ class CaseContexts:
     def _preloaded(self, wheel: str) -> tuple[Overlay, ...]:
         if self._options.overlays:
             return self._provided(wheel)
-        specs = provision.preloaded_specs(wheel, self._environment)
-        return tuple(map(Overlays(default_root()).provide, specs))
+        return tuple(map(Overlays(default_root()).provide, provision.preloaded_specs(wheel, self._environment)))
 
     def builds_of(self, planned: Planned) -> tuple[OverlaySpec, ...]:
         """Return the overlays of a case and its writer for which Transformer Engine is built; () if one can't be."""

@@ -175,6 +175,7 @@ class Extension:
     memory: Size
     disk: Size
     wheel: Size
+    cudnn_parts: Range
     variables: Pattern
     tools: tuple[str, ...]
 

@@ -22,7 +22,7 @@ from typing import Final
 
 from matrix import PACKAGE
 from matrix.ground.catalog.codec import decode, encode
-from matrix.ground.catalog.distributions import OF_HOST
+from matrix.ground.catalog.distributions import OF_HOST, te_builds
 from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.folders import default_root
 from matrix.ground.catalog.machine import PythonEnvironment
@@ -39,6 +39,7 @@ from matrix.read.commands import STOP_S, python_code
 from matrix.read.kernel import die_with_parent
 from matrix.read.package_source import Source, SourceKind
 
+CUDNN: Final = "nvidia/cudnn/lib/libcudnn_*.so.*"  # in its wheel, which torch requires
 PRELOADED: Final = ("torch", "numpy")  # the forkserver imports them, so they belong to the base
 
 
@@ -146,6 +147,12 @@ def provide(
 def preloaded_specs(wheel: str, environment: PythonEnvironment) -> tuple[OverlaySpec, ...]:
     """Return the overlay of a wheel that ranks load before torch, and that is on no path of theirs."""
     return (OverlaySpec((package_source.pinned(wheel),), environment.minor, {}, environment.path),)
+
+
+def cudnn_parts(planned: Planned) -> list[Path]:
+    """Return the libraries of this Python's cuDNN that ranks load for a Transformer Engine that is linked to each."""
+    linked = (planned.cell.stack.version(TE) or "0") in te_builds().extension.cudnn_parts
+    return [part for folder in sys.path for part in sorted(Path(folder).glob(CUDNN))] if linked else []
 
 
 def unlaid(

@@ -33,7 +33,7 @@ def test_bundle_has_sources_of_some_releases(tmp_path: Path) -> None:
     """Without a bundle the index has them."""
     (tmp_path / "transformer_engine_torch-1.10.0.tar.gz").touch()
     (tmp_path / "transformer_engine-1.9.0-py3-none-any.whl").touch()
-    assert installed.sources({"UV_OFFLINE": "1", "UV_FIND_LINKS": str(tmp_path)}) == {"1.10.0"}
+    assert installed.sources({"UV_OFFLINE": "1", "UV_FIND_LINKS": str(tmp_path)}) == frozenset({"1.10.0"})
     assert installed.sources({"UV_FIND_LINKS": str(tmp_path)}) is None
 
 

@@ -482,8 +482,7 @@ def repairs_between(component: str, versions: tuple[str, str], options: Iterable
     if not readers:
         notes.append(f"no function is known to read {'an option of the job' if hashes else 'options: no job is named'}")
     repairs.sort(key=lambda pair: pair[0] * min(readers[option] for option in pair[1].options))
-    by_commit = {repair.commit.number: repair for _, repair in reversed(repairs)}
-    ordered = list(reversed(by_commit.values()))
+    ordered = list(reversed({repair.commit.number: repair for _, repair in reversed(repairs)}.values()))
     sides = [tuple(repair for repair in ordered if repair.commit.number in side) for side in (gained, lost)]
     return RepairsBetween(component, versions, sides[0], sides[1], "; ".join(notes))
 

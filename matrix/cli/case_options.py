@@ -107,13 +107,13 @@ def actions(table: str) -> list[argparse.Action]:
 
 def command_words(parsed: argparse.Namespace, resume: str = "") -> list[str]:
     """Return the arguments that make the same request as `parsed`, or that resume a run of it with the same options."""
-    planned = {action.dest for action in actions("plan")}
+    own = {action.dest for action in actions("plan")} | {"resume"} if resume else set()
     words = ["run", *(["--resume", resume] if resume else [])]
     for action in actions("run"):
         value = getattr(parsed, action.dest)
         usual = OUT if action.dest == "out" else action.default  # $MEGATRIX_OUT may be of one command only
-        if value == usual or (resume and action.dest in planned | {"resume"}):
-            continue
+        if value == usual or action.dest in own or f"{value}/start.py" in os.environ.get("MEGATRIX_COMMAND", ""):
+            continue  # start.py adds its --bundle
         name = action.option_strings[-1]
         for text in map(str, value if isinstance(value, list) else [value]):
             words += [name] if action.nargs == 0 else [f"{name}={text}"] if name.startswith("--") else [name, text]

@@ -50,8 +50,7 @@ def engine_of(
             raise MatrixError(
                 "-n is for this machine", got="-n with --engine slurm", fix="leave -n out: Slurm schedules"
             )
-        commands = slurm.of(parsed.partition, parsed.sbatch)
-        cluster = ClusterSite(known, host.look(), commands)
+        cluster = ClusterSite(known, host.look(), slurm.of(parsed.partition, parsed.sbatch))
         bases = Bases(known, warn, environ={**environ, **WITH_GPU_PACKAGES})
         maker = LocalEngine(bases, only_make=True, environ=environ)
         return Slurm(cluster, maker, environ=environ), cluster

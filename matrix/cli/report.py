@@ -48,7 +48,6 @@ def publish(parsed: argparse.Namespace) -> int:
     run_id = parsed.run or (results.newest(parsed.out, NIGHT) if paths.runs() else "")
     night = runs.read(paths.run(run_id)) if run_id else Night("", ())
     night = replace(night, records=tuple(site.published(catalog, night.records)))
-    map = stack_map(catalog, build_table(catalog), night.records, NO_PASTS)
-    site.write_site(parsed.site, map, night)
+    site.write_site(parsed.site, stack_map(catalog, build_table(catalog), night.records, NO_PASTS), night)
     print(plain(str(parsed.site / "index.html")))
     return 0

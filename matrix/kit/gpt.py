@@ -223,11 +223,10 @@ def required() -> Iterator[None]:
     except Exception as error:
         cause: BaseException | None = error
         while cause is not None:
-            if isinstance(cause, ModuleNotFoundError) and cause.name in STORES:
-                raise LackError(f"needs {cause.name} to save: pip install '{STORES[cause.name]}'") from error
-            # 0.5 registers no strategy without both: KeyError(('zarr', 1)).
-            absent = [name for name in ("zarr", "tensorstore") if find_spec(name) is None]
-            if isinstance(cause, KeyError) and absent and "'zarr'" in str(cause):
+            absent = [cause.name] if isinstance(cause, ModuleNotFoundError) and cause.name in STORES else []
+            if isinstance(cause, KeyError) and "'zarr'" in str(cause):  # 0.5 registers no strategy without both
+                absent = [name for name in ("zarr", "tensorstore") if find_spec(name) is None]
+            if absent:
                 words = " ".join(f"'{STORES[name]}'" for name in absent)
                 raise LackError(f"needs {' and '.join(absent)} to save: pip install {words}") from error
             cause = cause.__cause__

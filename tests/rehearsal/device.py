@@ -38,7 +38,7 @@ def rehearse(rank: Rank, *, target: str, arguments: Mapping[str, Any]) -> dict[s
 
     replaced = install()
     if importlib.util.find_spec("transformer_engine") is not None:
-        from tests.rehearsal import kernels
+        from . import kernels
 
         multicast = driver_attribute(MULTICAST)
         answers = {

@@ -13,11 +13,15 @@ from matrix.ground.verdicts.planned import Planned
 from matrix.prove.execution import installation, session
 from matrix.prove.execution.ranks.rank_spec import RankJob
 from matrix.prove.execution.reproduction import Reproduction
-from tests.rehearsal.sizes import small
+from matrix.prove.provision.overlays import Overlays, OverlaySpec
+from matrix.prove.provision.te_wheels import ReleaseBuild
 
-TARGET: Final = "tests.rehearsal.device:rehearse"
+from .sizes import small
+
+TARGET: Final = f"{Path(__file__).with_name('device.py')}:rehearse"  # `tests` of an installed wheel has no rehearsals
 real_job: Final = Reproduction._job
 real_reproduction: Final = session.Session.reproduction
+real_compile: Final = Overlays.compile
 
 
 def small_catalog(*folders: Path) -> Catalog:
@@ -39,6 +43,14 @@ def reproduction(own: session.Session, planned: Planned) -> Reproduction:
     return real_reproduction(own, replace(planned, expectation=Expectation.UNKNOWN) if small_sizes else planned)
 
 
+def without_extension(own: Overlays, build: ReleaseBuild, interpreter: Path, folder: Path, spec: OverlaySpec) -> None:
+    """Lay a Transformer Engine without its compiled parts: the ranks have stand-ins of them."""
+    real_compile(own, build, interpreter, folder, spec)
+    for compiled in folder.glob("**/*transformer_engine*.so"):
+        compiled.unlink()
+
+
 setattr(installation, load.__name__, small_catalog)  # this process runs rehearsals alone
 setattr(session.Session, reproduction.__name__, reproduction)
 setattr(Reproduction, real_job.__name__, rehearsed)
+setattr(Overlays, real_compile.__name__, without_extension)

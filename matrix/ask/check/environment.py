@@ -295,8 +295,7 @@ def _read_wheels(
                 text = f"{name} {pin.version} was not read: {problem}"
                 unread.append(Unread(UnreadKind.PACKAGE, text, pin.place, AFTERWARDS))
     environ = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "HOME")}
-    site = replace(site_of(Path(sys.executable), environ), folders=(folder,))
-    report = load_report(site, sm)
+    report = load_report(replace(site_of(Path(sys.executable), environ), folders=(folder,)), sm)
     findings = (replace(finding, path=_inside(finding.path, folder)) for finding in report.findings)
     return replace(report, findings=tuple(findings)), unread
 

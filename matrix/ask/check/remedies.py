@@ -278,8 +278,7 @@ def _resuming(catalog: Catalog, before: Stack, after: Stack) -> str:
             by_expectation.setdefault(failure.expectation(reader), []).append(failure.id)
     words = {Expectation.BROKEN: "may break", Expectation.WORKS: "known to work", Expectation.UNKNOWN: "unknown"}
     parts = [f"{word}: {', '.join(by_expectation[side])}" for side, word in words.items() if side in by_expectation]
-    nothing_known = by_expectation.keys() <= {Expectation.UNKNOWN}
-    return "" if nothing_known else "; ".join(parts)
+    return "" if by_expectation.keys() <= {Expectation.UNKNOWN} else "; ".join(parts)
 
 
 def nearest(

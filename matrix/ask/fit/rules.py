@@ -122,8 +122,7 @@ class Rules:
         ]
 
     def _involved(self, chosen: Chosen, components: frozenset[str]) -> frozenset[str]:
-        axes = {axis_of(name) for name in components}
-        return frozenset(axes & {*chosen, *self.wishes.given})
+        return frozenset({axis_of(name) for name in components} & {*chosen, *self.wishes.given})
 
     def _files(self, chosen: Chosen, axis: str) -> Iterator[Rejection]:
         """Yield the releases without a file for the Python, and without Transformer Engine's library for the CUDA."""

@@ -430,6 +430,8 @@ def _te(case: Case, item: Planned, offer: BaseOffer, machine: Machine) -> Lack |
 
         built = distributions.is_compiled(required, offer.toolkit, machine.compiled)
         why = distributions.build_lack(required, replace(offer.toolkit, nvcc=None if built else machine.nvcc), BUNDLE)
+        if not (why or built or machine.sources is None or required in machine.sources):
+            why = "the bundle has no source of it; fix: make one with megatrix bundle --select for its cases"
         return Lack(Kind.TE, f"{text}: {why}") if why else None
     if offer.te == NONE and offer.toolkit and machine.nvcc == NONE and not machine.compiled:
         from matrix.ground.catalog import distributions

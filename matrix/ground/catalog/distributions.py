@@ -155,6 +155,9 @@ def read_distributions(path: Path = FOLDER / "distributions.toml") -> Distributi
     return decode(Distributions, read_toml(path), str(path))
 
 
+# What a host gets where it lacks it. megatron-core >= 0.8 saves in processes that import psutil: without it they end,
+# and their parent waits for ever. Megatron-LM's training imports six and regex up to 0.16, models einops from 0.9 on.
+OF_HOST: Final = (("psutil", "7.2.2"), ("six", "1.17.0"), ("regex", "2024.11.6"), ("einops", "0.8.2"))
 PYTHON: Final = "transformer-engine"  # the wheel with the name and version, and from 1.10 on with all of the Python
 FILE: Final = Path(__file__).parent / "facts" / "te_builds.toml"
 NCCL_FILE: Final = FILE.with_name("nccl.toml")
@@ -172,6 +175,7 @@ class Extension:
     memory: Size
     disk: Size
     wheel: Size
+    cudnn_parts: Range
     variables: Pattern
     tools: tuple[str, ...]
 

@@ -164,8 +164,7 @@ def load(facts: Path = FACTS, *failures: Path, read: tuple[Failure, ...] | None 
 
 
 def _sources() -> list[Path]:
-    folders = (path for root in roots() for path in entries(root))
-    return [*sorted(FACTS.glob("*.toml")), SHARED, *folders]
+    return [*sorted(FACTS.glob("*.toml")), SHARED, *(path for root in roots() for path in entries(root))]
 
 
 def kept(kind: type[T], name: str, sources: Callable[[], list[Path]], read: Callable[[], T]) -> T:

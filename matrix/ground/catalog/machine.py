@@ -111,7 +111,8 @@ class Machine:
     it lists. `cuda` and `nvml` are the reports of the two libraries, None where they were not queried: the user-mode
     driver decides which GPUs a process can use. `memory`, its free part `available`, the `limit` of the job's cgroup,
     `shm` (/dev/shm) and its free part `shm_free` are in bytes. `mpirun` is the path on PATH and the first line of
-    --version. `nvcc` is the CUDA version of the compiler ("13.0"), "none" without one. `compiled` is that of a bundle.
+    --version. `nvcc` is the CUDA version of the compiler ("13.0"), "none" without one. `compiled` is that of a bundle,
+    `sources` the releases of Transformer Engine that can be built from one, None without a bundle.
     """
 
     driver: str | None = None
@@ -127,6 +128,7 @@ class Machine:
     mpirun: tuple[str, str] | None = None
     nvcc: str | None = None
     compiled: tuple[Compiled, ...] = ()
+    sources: frozenset[str] | None = None
 
     @property
     def gpus(self) -> tuple[Gpu, ...] | None:

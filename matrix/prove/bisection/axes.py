@@ -80,8 +80,7 @@ class Clone(AbstractContextManager["Clone"]):
 
     def commit(self, revision: str) -> Commit:
         """Return the commit of a revision. Raises MatrixError when it is missing or belongs to another project."""
-        contents = package_source.inspect(self.source(revision))
-        return self._log("-1", contents.identity.split()[1])[0]
+        return self._log("-1", package_source.inspect(self.source(revision)).identity.split()[1])[0]
 
     def version(self, commit: str) -> str:
         """Return the version that a commit declares, with the commit as local version."""

@@ -375,8 +375,7 @@ def compared(stacks: StackPair, plan: Plan, session: BisectionSession) -> Compar
         result_of = dict(zip(possible, results, strict=True))
         return [result_of.get(mixture, ProbeResult.SKIP) for mixture in mixtures]
 
-    unmixed = [frozenset[str](), frozenset(stacks.components)]
-    probe(unmixed)
+    probe([frozenset[str](), frozenset(stacks.components)])
     stacks = replace(stacks)  # compares again, with what is installed now
     session.say("\n".join(["the stacks differ in:", *stacks.table]))
     try:

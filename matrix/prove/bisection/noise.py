@@ -74,8 +74,7 @@ class Metric:
     @property
     def deviation(self) -> float:
         """Return the standard deviation of one run."""
-        measured = _noise(self.good, self.bad)
-        return max(measured, FLOOR * abs(self.bad.mean - self.good.mean))
+        return max(_noise(self.good, self.bad), FLOOR * abs(self.bad.mean - self.good.mean))
 
     def weigh(self, seen: Run) -> tuple[ProbeResult, float]:
         """Return the side of one run, and the logarithm of its likelihood ratio bad : good. A failed run is a skip."""

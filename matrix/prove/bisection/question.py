@@ -166,8 +166,7 @@ class BisectionQuestion:
                 "the axis has too few points", got=got, expected="at least two", fix="; ".join(stretch.notes) or None
             )
         oldest, newest = (End(stretch.case_at(index), points[index].label) for index in (0, len(points) - 1))
-        result_of_oldest = ProbeResult.BAD if swapped else ProbeResult.GOOD
-        old = result_of_oldest if self.good and self.bad else None
+        old = (ProbeResult.BAD if swapped else ProbeResult.GOOD) if self.good and self.bad else None
         return SearchRange(
             subject, (newest, oldest) if swapped else (oldest, newest), partial(search_releases, subject, stretch, old)
         )

@@ -194,7 +194,7 @@ class CaseContexts:
             if isinstance(placement, Lack):
                 return WITHOUT_GPU, (), problem or str(placement)
             try:
-                libraries = self._libraries(placement)
+                libraries = self._libraries(placement, planned)
             except MatrixError as error:
                 problem = problem or error.brief
             else:
@@ -243,19 +243,21 @@ class CaseContexts:
         offer = offered(self._catalog, self._installation.base, self._environment)
         return replace(offer, toolkit=None) if self._options.overlays else offer
 
-    def _libraries(self, placement: Placement) -> tuple[str, ...]:
-        """Return what ranks that share a GPU load before torch. Raises MatrixError where it can't be made."""
+    def _libraries(self, placement: Placement, planned: Planned) -> tuple[str, ...]:
+        """Return what ranks load before torch: to share a GPU; for some releases of Transformer Engine, cuDNN's parts.
+
+        Raises MatrixError where it can't be made.
+        """
         wheel = placement.nccl.wheel if placement.nccl else ""
         libraries = [overlay.path / NCCL for overlay in self._preloaded(wheel)] if wheel else []
         if placement.peers:
             libraries.append(shared_gpu.peer_access(default_root()))
-        return tuple(map(str, libraries))
+        return tuple(map(str, [*libraries, *(provision.cudnn_parts(planned) if placement.gpus else ())]))
 
     def _preloaded(self, wheel: str) -> tuple[Overlay, ...]:
         if self._options.overlays:
             return self._provided(wheel)
-        specs = provision.preloaded_specs(wheel, self._environment)
-        return tuple(map(Overlays(default_root()).provide, specs))
+        return tuple(map(Overlays(default_root()).provide, provision.preloaded_specs(wheel, self._environment)))
 
     def builds_of(self, planned: Planned) -> tuple[OverlaySpec, ...]:
         """Return the overlays of a case and its writer for which Transformer Engine is built; () if one can't be."""

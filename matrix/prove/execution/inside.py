@@ -292,8 +292,7 @@ class Images:
     def lacks(self, base: str) -> str:
         """Return what must be installed, built or pulled before a container of the image can run, "" for nothing."""
         if base not in self._lacks:
-            image = ref(self._catalog, base)
-            self._lacks[base] = lack(self.tool, image)
+            self._lacks[base] = lack(self.tool, ref(self._catalog, base))
         return self._lacks[base]
 
     def installed(self, base: str) -> PythonEnvironment | None:

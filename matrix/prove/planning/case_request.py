@@ -14,7 +14,7 @@ from typing import Final
 
 from matrix.ground.cases.cells import CLONE, excluded
 from matrix.ground.cases.machine_requirements import BaseOffer, builds_te, offered
-from matrix.ground.catalog.distributions import nccl_sharing
+from matrix.ground.catalog.distributions import OF_HOST, nccl_sharing
 from matrix.ground.catalog.failure import CaseNeed, Expectation, Level
 from matrix.ground.catalog.machine import Toolkit
 from matrix.ground.catalog.model import HOST, Catalog, ReaderBase, Wheels
@@ -398,6 +398,7 @@ def supplies(catalog: Catalog, cases: Iterable[Planned], *, compiled: bool = Fal
         if item.cell.base == HOST:
             te = NONE if compiled else item.cell.stack.version(TE)
             offer = BaseOffer(HOST, te=te, measured=True, toolkit=Toolkit())
+            releases.update(OF_HOST)
         if item.level is Level.GPU and item.ranks > 1 and offer.toolkit:
             releases |= {(wheel.package, wheel.version) for wheel in nccl_sharing().wheel}
         for part in filter(None, (item, item.writer)):

@@ -392,6 +392,7 @@ def start(folder: Path, words: Sequence[str]) -> None:
         bundle = verified(folder)
         check_machine(bundle)
         environ = variables(folder, bundle, os.environ)
+        environ["MEGATRIX_COMMAND"] = f"python{bundle.python} {folder}/start.py"
         megatrix = _installed(folder, bundle, environ)
     except MatrixError as error:
         sys.exit(f"start.py: {error}")

@@ -22,9 +22,11 @@ from typing import Final
 
 from matrix import PACKAGE
 from matrix.ground.catalog.codec import decode, encode
+from matrix.ground.catalog.distributions import OF_HOST, te_builds
 from matrix.ground.catalog.failure import Level
 from matrix.ground.catalog.folders import default_root
 from matrix.ground.catalog.machine import PythonEnvironment
+from matrix.ground.catalog.model import HOST
 from matrix.ground.catalog.regular_file import read_regular
 from matrix.ground.catalog.stack import MCORE, TE
 from matrix.ground.errors import MatrixError
@@ -37,6 +39,7 @@ from matrix.read.commands import STOP_S, python_code
 from matrix.read.kernel import die_with_parent
 from matrix.read.package_source import Source, SourceKind
 
+CUDNN: Final = "nvidia/cudnn/lib/libcudnn_*.so.*"  # in its wheel, which torch requires
 PRELOADED: Final = ("torch", "numpy")  # the forkserver imports them, so they belong to the base
 
 
@@ -51,7 +54,7 @@ class Provision:
 def overlay_specs(
     planned: Planned, environment: PythonEnvironment, configuration: Configuration, sms: Collection[str] = ()
 ) -> tuple[OverlaySpec, ...]:
-    """Return the overlays of a case: megatron-core, Transformer Engine if the cell has it, further packages.
+    """Return the overlays of a case: megatron-core, Transformer Engine if the cell has it, further packages, OF_HOST.
 
     A package that the environment has at the right version needs no overlay; level contract reads recorded surfaces
     and needs none. At level gpu a release of Transformer Engine is built with its extension, for GPUs of the compute
@@ -68,7 +71,9 @@ def overlay_specs(
         for package, source, version in required
         if isinstance(version, str) and (version != environment.packages.get(package) or (source and package == MCORE))
     ]
-    laid += [package_source.pinned(package) for package in planned.packages]
+    of_host = OF_HOST if laid and planned.cell.base == HOST else ()
+    absent = ("==".join(pin) for pin in of_host if pin[0] not in environment.packages)
+    laid += [package_source.pinned(package) for package in (*planned.packages, *absent)]
     compiled = _toolkit(planned, environment) if planned.compiled else ""
     builds = {source for source in laid if source.kind in (SourceKind.GIT, SourceKind.TREE) and source.layout.build}
     return tuple(
@@ -142,6 +147,12 @@ def provide(
 def preloaded_specs(wheel: str, environment: PythonEnvironment) -> tuple[OverlaySpec, ...]:
     """Return the overlay of a wheel that ranks load before torch, and that is on no path of theirs."""
     return (OverlaySpec((package_source.pinned(wheel),), environment.minor, {}, environment.path),)
+
+
+def cudnn_parts(planned: Planned) -> list[Path]:
+    """Return the libraries of this Python's cuDNN that ranks load for a Transformer Engine that is linked to each."""
+    linked = (planned.cell.stack.version(TE) or "0") in te_builds().extension.cudnn_parts
+    return [part for folder in sys.path for part in sorted(Path(folder).glob(CUDNN))] if linked else []
 
 
 def unlaid(

@@ -35,8 +35,7 @@ from matrix.ground.errors import MatrixError, closest
 from matrix.ground.verdicts.planned import Lack, Planned
 from matrix.ground.verdicts.record import MACHINE
 from matrix.prove.provision import clones, project
-from matrix.read.machine import hardware
-from matrix.read.machine.installed import compiled, nvcc_version
+from matrix.read.machine import hardware, installed
 
 CLONES: Final = {"megatron-lm": "Megatron-LM", "transformer-engine": "TransformerEngine"}
 
@@ -152,7 +151,8 @@ class LocalSite:
             return machine
         if not machine.listed and machine.driver == NONE:
             return replace(machine, cuda=Cuda(problem=machine.nvml.problem if machine.nvml else ""))
-        machine = replace(machine, nvcc=machine.nvcc or nvcc_version(), compiled=tuple(compiled()))
+        built, sources = tuple(installed.compiled()), installed.sources()
+        machine = replace(machine, nvcc=machine.nvcc or installed.nvcc_version(), compiled=built, sources=sources)
         cuda = self.user_mode()
         selected = os.environ.get(VISIBLE)
         if not cuda.problem and selected is not None and len(cuda.gpus) < (machine.listed or 0):

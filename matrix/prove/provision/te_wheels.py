@@ -67,11 +67,9 @@ def build_helper(folder: Path, interpreter: Path, run: Runner, kept: Path | None
     module = re.search(r"PYBIND11_MODULE\((\w+)", source.read_text(encoding="utf-8")) if source.is_file() else None
     if module is None:
         return f"no compiled dataset helper: {SOURCE} is not in this tree"
-    tool = compiler()
-    if tool is None:
+    if (tool := compiler()) is None:
         return "no compiled dataset helper: no C++ compiler (c++, g++) on PATH"
-    facts = run(python_code(interpreter, QUESTION))
-    if facts.code:
+    if (facts := run(python_code(interpreter, QUESTION))).code:
         return f"no compiled dataset helper: {interpreter} fails: {facts.complaint}"
     include, suffix, torch = facts.out.rstrip("\n").split("\n")
     headers = [f"-I{include}", f"-I{torch}/include"]
@@ -115,8 +113,7 @@ def toolkit(features: Collection[str] | None, where: str, image: str = "") -> st
             fix="install CUDA's toolkit and set CUDA_HOME, use an image that has it, or leave --compile out: "
             "level cpu has a stand-in",
         )
-    made_from = making_variables()
-    return f"{image or version_text(nvcc() or NVCC)} {made_from or ''}".strip()
+    return f"{image or version_text(nvcc() or NVCC)} {making_variables() or ''}".strip()
 
 
 def making_variables() -> dict[str, str]:
@@ -276,8 +273,7 @@ class Compilation:
     @property
     def kept(self) -> dict[str, Path]:
         """Return the wheels that were built before, by release."""
-        built = {te: _wheels(wheels() / build.name) for te, build in self.builds.items()}
-        return {te: files[0] for te, files in built.items() if files}
+        return {te: built[0] for te, build in self.builds.items() if (built := _wheels(wheels() / build.name))}
 
     @property
     def toolkit(self) -> Toolkit:

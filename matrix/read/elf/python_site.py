@@ -134,8 +134,7 @@ class PythonSite:
 
     def owner(self, path: Path) -> InstalledPackage | None:
         """Return the package that has a file, None for one of the system."""
-        real = os.path.realpath(path)
-        return self._owners.get(str(path)) or self._owners.get(real)
+        return self._owners.get(str(path)) or self._owners.get(os.path.realpath(path))
 
     @cached_property
     def _owners(self) -> dict[str, InstalledPackage]:

@@ -64,6 +64,13 @@ def compiled(environ: Mapping[str, str] = os.environ) -> dict[Compiled, Path]:
     return {Compiled.of(*match.groups()): wheel for match, wheel in built if match}
 
 
+def sources(environ: Mapping[str, str] = os.environ) -> frozenset[str] | None:
+    """Return the releases of Transformer Engine whose extension a bundle has as source; None without a bundle."""
+    wheels = Path(environ.get("UV_FIND_LINKS", "")) if environ.get("UV_OFFLINE") else None
+    files = wheels.glob("transformer_engine_torch-*.tar.gz") if wheels else ()
+    return frozenset(file.name.removesuffix(".tar.gz").rpartition("-")[2] for file in files) if wheels else None
+
+
 # What versions do not show (machine_requirements.BaseFeature), by files in the folders of packages. The
 # extension of Transformer Engine is beside its package, or in it: named differently up to 1.7, in wheel_lib in later
 # wheels.

@@ -178,6 +178,13 @@ def test_resume_line_is_a_command_of_this_user(
     assert command_line(parser(["run"]).parse_args(["run", "--out", out]), "night") == line
 
 
+def test_bundle_is_resumed_by_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """start.py names the bundle itself."""
+    monkeypatch.setenv("MEGATRIX_COMMAND", "python3.12 /media/b/start.py")
+    parsed = parser(["run"]).parse_args(["run", "--time-limit=9", "--bundle=/media/b", "--out=reports/out"])
+    assert command_line(parsed, "night") == "python3.12 /media/b/start.py run --resume night --time-limit=9.0"
+
+
 @pytest.mark.parametrize(("ends", "status"), [(None, 0), (STRANGE, 125)])
 def test_exit_code_is_that_of_git_bisect(ends: Outcome | None, status: int, engine: FakeEngine) -> None:
     """Neither the failure nor a pass: the commit is skipped."""

@@ -99,8 +99,7 @@ def _with_uv(declared: Declared, settings: Mapping[str, Any], where: str, open_f
         return total(read_arguments(line.split(), Place(where), open_file, line=line) for line in lines)
 
     overrides, constraints = (_texts(settings.get(f"{kind}-dependencies")) for kind in ("override", "constraint"))
-    required = read(overrides) + declared
-    names = {pin.name for pin in required.pins}
+    names = {pin.name for pin in (read(overrides) + declared).pins}
     sources = {canonicalize_name(name): source for name, source in _table(settings.get("sources")).items()}
     overrides += [_of_source(name, source) for name, source in sources.items() if name in names and _is_own(source)]
     replaced = {canonicalize_name(name[0]) for line in overrides if (name := re.match(r"[\w.-]+", line))}
@@ -125,8 +124,7 @@ def _of_source(name: str, source: Mapping[str, Any]) -> str:
 def _of_poetry(name: str, value: Any, where: str) -> Statement:
     """Return a dependency of [tool.poetry]; "^2.4" and other forms of its own leave the version open."""
     if isinstance(value, dict) and "git" in value:
-        location = _of_source(name, value).partition(" @ ")[2]
-        release = from_location(location, Place(where))
+        release = from_location(_of_source(name, value).partition(" @ ")[2], Place(where))
         return replace(release, name=canonicalize_name(name)) if release else pin(name, "", Place(where))
     text = str(value.get("version", "") if isinstance(value, dict) else value).removeprefix("==")
     return pin(name, text, Place(where), "" if is_version(text) else text)

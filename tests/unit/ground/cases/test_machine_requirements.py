@@ -283,6 +283,15 @@ def test_extension_of_a_bundle_needs_no_nvcc() -> None:
     assert "torch-2.4.0 has none" in (lack_of(needs, machine, CUDA_12, te="none") or ("", ""))[1]  # nothing to make
 
 
+def test_nvcc_builds_what_a_bundle_has_as_source() -> None:
+    machine = replace(gpus(2), nvcc="12.4", sources=frozenset({"1.9.0"}))
+    needs = replace(ON_GPU, needs=(CaseNeed.COMPILED_TE,))
+    assert lack_of(needs, machine, CUDA_12, te="1.9.0") is None
+    assert "the bundle has no source of it" in (lack_of(needs, machine, CUDA_12, te="1.10.0") or ("", ""))[1]
+    compiled = replace(machine, compiled=(Compiled("1.10.0", "2.4.0", "12.1"),))
+    assert lack_of(needs, compiled, CUDA_12, te="1.10.0") is None
+
+
 def test_host_builds_although_no_catalog_has_it() -> None:
     """A plan, and a run before its first case, ask with the catalog of the files."""
     host = PythonEnvironment("3.12.1", {"torch": "2.4.0"}, ["cuda", "pkg_resources"], torch_cuda="12.1")

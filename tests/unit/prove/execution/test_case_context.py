@@ -13,7 +13,7 @@ from matrix.ground.catalog.failure import GIB, CaseNeed, Expectation, Level, Sig
 from matrix.ground.catalog.machine import COMPILED, Cuda, Gpu, Machine, PythonEnvironment
 from matrix.ground.catalog.model import HOST
 from matrix.ground.catalog.schema import Identifier
-from matrix.ground.catalog.stack import WRITER_TE
+from matrix.ground.catalog.stack import TE, WRITER_TE
 from matrix.ground.errors import MatrixError
 from matrix.prove.execution import case_context, installation
 from matrix.prove.execution.case_context import CaseContexts, Options
@@ -164,6 +164,24 @@ def test_ranks_share_the_gpu_over_a_preloaded_nccl(folder: Path, monkeypatch: py
     assert "2 ranks share 1 GPU over NCCL 2.32.3, preloaded" in record.notes
     assert (record.resolved["NCCL"], record.resolved["backend"]) == ("2.32.3, preloaded", "nccl, shared")
     assert [record.resolved[name] for name in SHARING if name in record.resolved] == ["2", "4", "none"]
+
+
+@pytest.mark.usefixtures("no_overlays")
+@pytest.mark.parametrize(("te", "count"), [("2.3.0", 2), ("2.4.0", 1)])
+def test_te_that_names_cudnns_parts_gets_them(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, te: str, count: int
+) -> None:
+    """Its library is linked to each, and it loads libcudnn.so.9 alone: no folder of torch's wheels is searched."""
+    part = folder / "nvidia" / "cudnn" / "lib" / "libcudnn_adv.so.9"
+    part.parent.mkdir(parents=True)
+    part.touch()
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setattr(case_context, "Overlays", lambda root: Wheels(folder))
+    monkeypatch.setattr(CaseContexts, "lack", lambda *_: "")
+    current, _ = on_gpus(folder, 1)
+    context = current.reproduction(replace(ON_GPUS, cell=ON_GPUS.cell.with_({TE: te}))).context
+    current.close()
+    assert [Path(library).name for library in context.libraries] == ["libnccl.so.2", "libcudnn_adv.so.9"][:count]
 
 
 @pytest.mark.usefixtures("no_overlays")

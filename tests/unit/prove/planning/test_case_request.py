@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from matrix.ground.catalog.distributions import nccl_sharing
+from matrix.ground.catalog.distributions import OF_HOST, nccl_sharing
 from matrix.ground.catalog.failure import Expectation, Level
 from matrix.ground.catalog.stack import MCORE
 from matrix.ground.errors import MatrixError
@@ -245,6 +245,7 @@ def test_host_has_releases_of_every_numpy() -> None:
     releases = supplies(real(), cases_of_host()).releases
     cores = {version for name, version in releases if name == "megatron-core"}
     assert {"0.8.0", "0.19.2"} <= cores
+    assert {*OF_HOST} < {*releases}
 
 
 def test_writers_packages_and_clones_are_supplied() -> None:
@@ -274,6 +275,7 @@ def test_host_has_the_engine_of_its_cases() -> None:
     assert needed.builds == ()
     assert {name for name, _ in needed.releases} == {
         "megatron-core",
+        *dict(OF_HOST),
         *(wheel.package for wheel in nccl_sharing().wheel),
     }
     assert {"core_v0.16.1", "core_v0.19.2"} <= {*needed.clones["megatron-lm"]}

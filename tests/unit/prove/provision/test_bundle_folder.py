@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -364,6 +365,17 @@ def test_damaged_bundle_is_not_started(folder: Path) -> None:
     shutil.rmtree(folder)
     with pytest.raises(SystemExit, match="not a bundle"):
         bundle_folder.start(folder, [])
+
+
+def test_started_process_is_named_by_start(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its lines that repeat or resume a run are commands of this machine."""
+    monkeypatch.setenv("MEGATRIX_COMMAND", "tox run -e megatrix --")
+    monkeypatch.setattr(bundle_folder, "_installed", lambda *_: "megatrix")
+    monkeypatch.setattr(os, "execve", execve := Mock())
+    bundle_folder.start(folder, ["run", "--here"])
+    (_, words, environ) = execve.call_args.args
+    assert words == ["megatrix", "run", "--here", "--bundle", str(folder)]
+    assert environ["MEGATRIX_COMMAND"] == f"python{PYTHON} {folder}/start.py"
 
 
 def test_environment_of_a_bundle_is_kept_whole(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,6 +48,22 @@ def test_te_of_the_cell_becomes_an_overlay() -> None:
     assert laid == [("megatron-core", "0.8.0"), ("transformer-engine", "1.9")]
 
 
+@pytest.mark.parametrize(
+    ("base", "has", "expected"),
+    [
+        ("host", (), ["megatron-core", "psutil", "six", "regex", "einops"]),
+        ("host", ("psutil", "six", "regex"), ["megatron-core", "einops"]),
+        ("torch-2.4.0", (), ["megatron-core"]),
+    ],
+)
+def test_host_gets_what_megatron_imports(base: str, has: tuple[str, ...], expected: list[str]) -> None:
+    """Without psutil the children of a save end, and it waits for them until the deadline; a base of wheels has it."""
+    case, there = replace(CASE, cell=replace(CASE.cell, base=base)), {**BASE.packages, **dict.fromkeys(has, "1.0")}
+    specs = overlay_specs(case, replace(BASE, packages=there), NOWHERE)
+    assert [spec.sources[0].package for spec in specs] == expected
+    assert overlay_specs(case, replace(BASE, packages={**there, "megatron-core": "0.8.0"}), NOWHERE) == ()
+
+
 def test_an_installed_version_needs_no_overlay() -> None:
     there = replace(BASE, packages={**BASE.packages, "megatron-core": "0.8.0"})
     assert overlay_specs(CASE, there, NOWHERE) == ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -26,6 +27,14 @@ def test_compiler_is_asked_once_for_its_version(monkeypatch: pytest.MonkeyPatch)
 def test_no_compiler_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installed, "nvcc", lambda: None)
     assert installed.nvcc_version() == "none"
+
+
+def test_bundle_has_sources_of_some_releases(tmp_path: Path) -> None:
+    """Without a bundle the index has them."""
+    (tmp_path / "transformer_engine_torch-1.10.0.tar.gz").touch()
+    (tmp_path / "transformer_engine-1.9.0-py3-none-any.whl").touch()
+    assert installed.sources({"UV_OFFLINE": "1", "UV_FIND_LINKS": str(tmp_path)}) == frozenset({"1.10.0"})
+    assert installed.sources({"UV_FIND_LINKS": str(tmp_path)}) is None
 
 
 def test_variables_of_a_cell_reach_its_build() -> None:

@@ -34,9 +34,9 @@ class Budget:
 
 
 BUDGETS: Final = (
-    Budget("lines", 42_136, 36_000, "without blanks, comments and docstrings; all of it is read"),
-    Budget("statements", 30_889, 26_500, "those lines without imports, signatures and errors: what the code does"),
-    Budget("modules", 272, 269, "each is a name that a reader must know"),
+    Budget("lines", 42_392, 36_000, "without blanks, comments and docstrings; all of it is read"),
+    Budget("statements", 31_088, 26_500, "those lines without imports, signatures and errors: what the code does"),
+    Budget("modules", 273, 269, "each is a name that a reader must know"),
     Budget("fan-out", 20, 20, "modules of matrix that one module imports: what must be known to change it"),
     Budget("long functions", 0, 0, f"functions over {MOST_LINES} lines"),
     Budget("pronoun-like locals %", 3, 3, "a local that names nothing has to be looked up at every use"),

@@ -556,7 +556,7 @@ class ParityDeviation(AssertionError):
 
 
 class PointRefused(RuntimeError):
-    """The reference does not run: the message is upstream's."""
+    """The reference does not run, and the layout does: the message is upstream's."""
 
 
 def deviation(rank: Rank, *, seed: int = 1, **point: Value) -> None:
@@ -575,7 +575,12 @@ def deviation(rank: Rank, *, seed: int = 1, **point: Value) -> None:
 
 
 def measured(rank: Rank, point: Point, seed: int) -> tuple[Deviation, ...]:
-    """Return the deviations, the same in every rank. Call it before megatron-core is imported."""
+    """Return the deviations, the same in every rank. Call it before megatron-core is imported.
+
+    Where upstream refuses the reference, the ranks train all the same: what they raise is upstream's own exception.
+    """
+    import torch
+
     from matrix.kit.parity import layout_step
 
     prepare(rank.stand_ins, rank.workdir / f"te-{rank.rank}" if point["modules"] == "te" else None)
@@ -583,12 +588,16 @@ def measured(rank: Rank, point: Point, seed: int) -> tuple[Deviation, ...]:
     device, draw = Device(), Draw(seed)
     reference, layout = rank.workdir / "reference", rank.workdir / "layout"
     layout.mkdir(exist_ok=True)
+    refused = [""]
     if rank.rank == 0:
         reference.mkdir()
         for leg, folder in [(point.reference().legs[0], reference), *((leg, layout) for leg in point.legs[:-1])]:
             if failures := forked(leg, [draw], folder, REFERENCE_S, device):
-                raise PointRefused(failures[0].text)
+                refused = [failures[0].text]
     save_numbers(point.legs[-1], [draw], layout, device, layout / "store", rank.rank)
+    torch.distributed.broadcast_object_list(refused, 0)
+    if refused[0]:
+        raise PointRefused(refused[0])
     expected = ReferenceNumbers.of(device, load_numbers(point.reference(), reference)).numbers
     leave()
     return compare(row for ranks in load_numbers(point, layout)[0] for row in layout_step.differences(expected, ranks))

@@ -18,6 +18,7 @@ from matrix.cli.usage import Help, Parser, add_command, described, texts
 from matrix.ground.errors import ExitStatus, Interrupted, MatrixError, closest
 
 LASTING = 300_000  # objects of the modules and of the catalog, which stay: collections before take 0.015 s
+ENDING = (signal.SIGTERM, signal.SIGHUP)  # as Ctrl-C; under nohup SIGHUP stays ignored
 OWN = {"bisect", "check", "compare"}  # commands that take another command after --
 
 
@@ -26,9 +27,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     if arguments is None:
         gc.set_threshold(LASTING)
-        for number in (signal.SIGTERM, signal.SIGHUP):  # as at Ctrl-C; under nohup SIGHUP stays ignored
-            if signal.getsignal(number) is signal.SIG_DFL:
-                signal.signal(number, signal.default_int_handler)
         if closed := open_streams():
             print(f"megatrix: {closed}", file=sys.stderr)
             return ExitStatus.MISTAKE
@@ -39,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     status = None
     try:
         try:
-            status = dispatch(parsed, words)
+            status = dispatch(parsed, words, caught=ENDING if arguments is None else ())
         finally:
             print(end="", flush=True)  # the interpreter, which does it otherwise, reports an error
             if arguments is None:  # the process ends: its last collection would visit each object, for 0.03 s
@@ -64,9 +62,12 @@ def open_streams() -> str:
     return "standard output is closed" if closed[1] else ""
 
 
-def dispatch(parsed: argparse.Namespace, words: Sequence[str]) -> int:
-    """Run the command that the words name, and return its exit status; report an error."""
+def dispatch(parsed: argparse.Namespace, words: Sequence[str], caught: Sequence[signal.Signals] = ()) -> int:
+    """Run the command that the words name, and return its exit status; report an error. `caught` signals interrupt."""
     try:
+        for number in caught:
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, signal.default_int_handler)
         parser(words).parse_args(words, parsed)
         status: int = parsed.command(parsed)
         return status

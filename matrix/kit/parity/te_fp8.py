@@ -40,9 +40,8 @@ def create(quantizer: Any, shape: Sequence[int], dtype: Any, *_: Any) -> Any:
     import torch
     from transformer_engine.pytorch import tensor
 
-    wide = torch.float64
-    data = torch.empty(tuple(shape), dtype=wide) if quantizer.rowwise_usage else None
-    transpose = torch.empty((shape[-1], *shape[:-1]), dtype=wide) if quantizer.columnwise_usage else None
+    data = torch.empty(tuple(shape), dtype=torch.float64) if quantizer.rowwise_usage else None
+    transpose = torch.empty((shape[-1], *shape[:-1]), dtype=torch.float64) if quantizer.columnwise_usage else None
     options = {"fp8_dtype": quantizer.dtype, "quantizer": quantizer}
     if type(quantizer).__name__ == BLOCKS:
         kind = tensor.float8_blockwise_tensor.Float8BlockwiseQTensor
@@ -62,12 +61,12 @@ def create(quantizer: Any, shape: Sequence[int], dtype: Any, *_: Any) -> Any:
 
 
 def _write(tensor: Any, quantizer: Any, output: Any) -> None:
-    values = tensor.detach().double()
+    values, rounded = tensor.detach().double(), tensor.element_size() == HALF
     if type(quantizer).__name__ == BLOCKS:
-        _write_blocks(values, quantizer, output, rounded=_is_half(tensor))
+        _write_blocks(values, quantizer, output, rounded=rounded)
         return
     scale = _scale_of(values, quantizer)
-    data = _limited(values * scale, quantizer, rounded=_is_half(tensor))
+    data = _limited(values * scale, quantizer, rounded=rounded)
     output._scale_inv.copy_(scale.reciprocal().view(output._scale_inv.shape))
     output._data = _kept(output._data, data if quantizer.rowwise_usage else None)
     output._transpose = _kept(output._transpose, turned(data) if quantizer.columnwise_usage else None)
@@ -81,10 +80,6 @@ def _write_blocks(values: Any, quantizer: Any, output: Any, *, rounded: bool) ->
     data, scales = _blocks(matrix.T, quantizer, rounded=rounded) if quantizer.columnwise_usage else whole
     output._columnwise_data = _kept(output._columnwise_data, data, turned(values).shape)
     output._columnwise_scale_inv = scales
-
-
-def _is_half(tensor: Any) -> bool:
-    return bool(tensor.element_size() == HALF)
 
 
 def _scale_of(values: Any, quantizer: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from matrix.ground.catalog.distributions import nccl_sharing
+from matrix.ground.catalog.distributions import OF_HOST, nccl_sharing
 from matrix.ground.catalog.machine import Cuda, Gpu, Machine, PythonEnvironment
 from matrix.ground.catalog.stack import MCORE, TE
 from matrix.ground.errors import MatrixError
@@ -23,7 +23,10 @@ from matrix.prove.provision.overlays import Overlay, Overlays, OverlaySpec
 from matrix.read.machine import installed
 
 HOPPER = Gpu("H100", "9.0", 80 * 2**30, uuid="GPU-0", multiprocessors=132)
-PACKAGES = {"torch": "2.15.0", "transformer-engine": "2.18.0", "nvidia-nccl-cu13": "2.30.7", "megatron-core": "0.19.2"}
+PACKAGES = {
+    "torch": "2.15.0", "transformer-engine": "2.18.0", "nvidia-nccl-cu13": "2.30.7", "megatron-core": "0.19.2",
+    **dict(OF_HOST),
+}  # fmt: skip
 HOST = PythonEnvironment("3.12.1", PACKAGES, ("cuda", "compiled-te"), Path("/env/bin/python"), torch_cuda="13.0")
 RELEASES = {MCORE: "0.19.2", TE: "2.18.0"}
 

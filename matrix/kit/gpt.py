@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 from collections.abc import Iterator
 from functools import partial
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from matrix.kit import megatron
-from matrix.kit.rank import LackError
 
 if TYPE_CHECKING:
     from matrix.kit.rank import Rank
@@ -135,8 +132,6 @@ def mean_loss(losses: Any) -> Any:
 
 
 DIGEST = "digest.json"  # beside the checkpoint: what its writer saved
-# Packages that releases import when they save, and that an image may lack: 0.6 does not save without zarr.
-STORES: Final = {"zarr": "zarr<3", "tensorstore": "tensorstore", "psutil": "psutil"}
 
 
 class CheckpointMismatch(AssertionError):
@@ -165,7 +160,7 @@ def round_trip(rank: Rank, torch: Any, model: Any) -> dict[str, Any]:
     original = parameters(model)
     folder = rank.workdir / "checkpoint"
     folder.mkdir(exist_ok=True)
-    with required():
+    with megatron.saving():
         dist_checkpointing.save(sharded_state_dict=model.sharded_state_dict(prefix=""), checkpoint_dir=str(folder))
     zero(torch, model)
     state = dist_checkpointing.load(sharded_state_dict=model.sharded_state_dict(prefix=""), checkpoint_dir=str(folder))
@@ -184,7 +179,7 @@ def write(rank: Rank) -> dict[str, Any]:
     folder = rank.checkpoint / "model"
     folder.mkdir()
     state = {"iteration": 1, "model": model.sharded_state_dict(prefix="")}
-    with required():
+    with megatron.saving():
         dist_checkpointing.save(sharded_state_dict=state, checkpoint_dir=str(folder))
     summary = {"parameters": len(parameters(model)), "digest": digest(parameters(model))}
     (rank.checkpoint / DIGEST).write_text(json.dumps(summary), encoding="utf-8")
@@ -213,24 +208,6 @@ def read(rank: Rank) -> dict[str, Any]:
         )
     megatron.stop()
     return summary
-
-
-@contextlib.contextmanager
-def required() -> Iterator[None]:
-    """Raise LackError where a save needs a package of STORES that is absent."""
-    try:
-        yield
-    except Exception as error:
-        cause: BaseException | None = error
-        while cause is not None:
-            absent = [cause.name] if isinstance(cause, ModuleNotFoundError) and cause.name in STORES else []
-            if isinstance(cause, KeyError) and "'zarr'" in str(cause):  # 0.5 registers no strategy without both
-                absent = [name for name in ("zarr", "tensorstore") if find_spec(name) is None]
-            if absent:
-                words = " ".join(f"'{STORES[name]}'" for name in absent)
-                raise LackError(f"needs {' and '.join(absent)} to save: pip install {words}") from error
-            cause = cause.__cause__
-        raise
 
 
 def parameters(model: Any) -> dict[str, Any]:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-import importlib.util
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
 
 from matrix.kit import absent_packages
+from matrix.kit.rank import LackError
 
 if TYPE_CHECKING:
     from matrix.kit.rank import Rank
 
 SEED = 123  # the seed of upstream's example
+# Packages that 0.5 and 0.6 import when they save, and that an image may lack.
+STORES: Final = {"zarr": "zarr<3", "tensorstore": "tensorstore"}
+# What saves by default since 0.7, and uses psutil. (0.6 has it, too, and saves with zarr.)
+WRITER: Final = "megatron.core.dist_checkpointing.strategies.filesystem_async"
 
 
 def start(rank: Rank, *, tensor_parallel: int = 1, pipeline_parallel: int = 1, **groups: int) -> Any:
@@ -25,7 +32,7 @@ def start(rank: Rank, *, tensor_parallel: int = 1, pipeline_parallel: int = 1, *
         from matrix.kit import cpu_device, te_extension
 
         cpu_device.install()
-        if importlib.util.find_spec("transformer_engine") is not None:
+        if find_spec("transformer_engine") is not None:
             te_extension.install(rank.workdir / f"te-{rank.rank}")
     else:
         torch.cuda.set_device(device(rank))
@@ -80,3 +87,26 @@ def device(rank: Rank) -> Any:
     import torch
 
     return torch.device("cpu") if rank.device == "cpu" else torch.device("cuda", rank.rank % torch.cuda.device_count())
+
+
+@contextlib.contextmanager
+def saving() -> Iterator[None]:
+    """Raise LackError where a save needs a package of STORES that is absent.
+
+    Without psutil a save of megatron-core 0.13 - 0.16 does not return (save-without-psutil): it is not begun.
+    """
+    if find_spec("psutil") is None and find_spec(WRITER):
+        raise LackError("needs psutil to save: pip install psutil")
+    try:
+        yield
+    except Exception as error:
+        cause: BaseException | None = error
+        while cause is not None:
+            absent = [cause.name] if isinstance(cause, ModuleNotFoundError) and cause.name in STORES else []
+            if isinstance(cause, KeyError) and "'zarr'" in str(cause):  # 0.5 registers no strategy without both
+                absent = [name for name in STORES if find_spec(name) is None]
+            if absent:
+                words = " ".join(f"'{STORES[name]}'" for name in absent)
+                raise LackError(f"needs {' and '.join(absent)} to save: pip install {words}") from error
+            cause = cause.__cause__
+        raise

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
-from matrix.kit import cpu_device
+from matrix.kit import cpu_device, megatron
 from matrix.kit.parity.factors import CPU, FLOAT64, TOLERANCE, Leg, Point, Value
 from matrix.kit.parity.shards import Shard
 
@@ -432,7 +432,8 @@ def save(leg: Leg, chunks: list[Any], optimizer: Any, folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     strategy = serialization.get_default_save_sharded_strategy()
     strategy = fully_parallel.FullyParallelSaveStrategyWrapper(strategy, _data_parallel())
-    dist_checkpointing.save(sharded(leg, chunks, optimizer, loading=False), str(folder), strategy)
+    with megatron.saving():
+        dist_checkpointing.save(sharded(leg, chunks, optimizer, loading=False), str(folder), strategy)
 
 
 def load(leg: Leg, chunks: list[Any], optimizer: Any, folder: Path) -> None:

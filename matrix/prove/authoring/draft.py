@@ -31,7 +31,7 @@ from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.crash import NativeCrash
 from matrix.ground.verdicts.kind_match import PACKAGES, KindSighting
 from matrix.ground.verdicts.log_match import LogFault, Reading, match
-from matrix.ground.verdicts.outcome import Frame, Raised
+from matrix.ground.verdicts.outcome import Raised
 from matrix.ground.verdicts.text import MASKED, mask, one_line, visible
 from matrix.prove.bisection import ends
 from matrix.prove.store.paths import write_whole
@@ -151,6 +151,7 @@ def _json_object(source: Path) -> dict[str, Any]:
 BASE_OF_DRAFTS: Final = "torch-2.13.0"  # the newest on which every megatron-core of the matrix was measured
 LONGEST: Final = 200  # characters of a message in a signature: what comes after them differs from run to run
 _ORIGIN: Final = re.compile(r"(?<=') \((?:/[^)]{0,512}|unknown location)\)$")
+# The path of a file before its package: what is left is "megatron/core/optimizer.py".
 _PACKAGE_ROOT: Final = re.compile(r"^.*(?:-packages/|(?=megatron/|transformer_engine/))")
 _UPSTREAM: Final = re.compile("(megatron/core|transformer_engine)/")
 
@@ -254,7 +255,7 @@ def _keys(fault: LogFault, change: ApiChange | None) -> Iterator[str]:
         if raised.message:
             yield f"message = {json.dumps(generalised(raised.compared))}"
         frame = fault.frame or (raised.frames[-1] if raised.frames else None)
-        location = f"{_within_package(frame)}:{frame.function}" if frame else ""
+        location = f"{_PACKAGE_ROOT.sub('', frame.file) or frame.file}:{frame.function}" if frame else ""
         if FRAME.fullmatch(location) and (change is None or _UPSTREAM.match(location)):
             yield f"{'frame' if frame == raised.frames[-1] else 'through'} = {json.dumps(location)}"
     elif isinstance(crash := fault.crash, NativeCrash):
@@ -262,11 +263,6 @@ def _keys(fault: LogFault, change: ApiChange | None) -> Iterator[str]:
         yield f"signal = {json.dumps(crash.signal)}" if crash.signal else f"exit_code = {crash.exit_code}"
         if NATIVE.fullmatch(function):
             yield f"stack = {json.dumps(function)}  # TODO: the function of the stack's own code"
-
-
-def _within_package(frame: Frame) -> str:
-    """Return the path of a frame's file from its package on: "megatron/core/optimizer.py"."""
-    return _PACKAGE_ROOT.sub("", frame.file) or frame.file
 
 
 def generalised(message: str) -> str:

@@ -32,7 +32,8 @@ def save_and_load(rank: Rank, *, gated: bool, saved: bool, loaded: bool) -> list
     torch.distributed.barrier()
     written = build(rank, torch, gated=gated, sharded=saved)
     number_rows(torch, written)
-    dist_checkpointing.save(written.sharded_state_dict(prefix="", metadata=metadata), str(folder))
+    with megatron.saving():
+        dist_checkpointing.save(written.sharded_state_dict(prefix="", metadata=metadata), str(folder))
     read = build(rank, torch, gated=gated, sharded=loaded)
     number_rows(torch, read)
     expected = rows(read)

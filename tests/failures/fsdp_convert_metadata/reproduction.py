@@ -9,7 +9,6 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from matrix.kit import megatron, pretrain
-from matrix.kit.gpt import required
 from matrix.kit.rank import LackError
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ def convert(rank: Rank, *, mcore_data: bool = False) -> list[float]:
     stored, converted = rank.workdir / "torch_dist", rank.workdir / "fsdp_dtensor"
     stored.mkdir()
     weight = torch.arange(8.0).reshape(4, 2)
-    with required():
+    with megatron.saving():
         tensors = {"weight": dist_checkpointing.ShardedTensor.from_rank_offsets(KEY, weight)}
         dist_checkpointing.save(tensors, str(stored))
     from_group = DeviceMesh.from_group

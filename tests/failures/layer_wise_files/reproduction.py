@@ -47,7 +47,8 @@ def save_and_load(rank: Rank, *, context_parallel: int) -> float:
             torch.distributed.barrier()
 
     optimizer.save_state_dict_to_file = in_turn
-    checkpointing.save_checkpoint(1, [model], optimizer, None, 0)
+    with megatron.saving():
+        checkpointing.save_checkpoint(1, [model], optimizer, None, 0)
     _, fresh = build(rank, torch)
     fresh.load_state_dict_from_file(paths[0])
     loaded = momentum(fresh)

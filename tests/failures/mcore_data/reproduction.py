@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from matrix.kit import megatron
-from matrix.kit.gpt import CheckpointMismatch, required
+from matrix.kit.gpt import CheckpointMismatch
 
 if TYPE_CHECKING:
     from matrix.kit.rank import Rank
@@ -28,7 +28,7 @@ def save_and_load(rank: Rank) -> list[float]:
     folder = rank.workdir / "checkpoint"
     folder.mkdir()
     saved = torch.arange(float(ROWS * COLUMNS))
-    with required():
+    with megatron.saving():
         dist_checkpointing.save(state(saved), str(folder))
     loaded = dist_checkpointing.load(state(torch.zeros_like(saved)), str(folder))["moment"]
     megatron.stop()

@@ -48,7 +48,7 @@ def resume(rank: Rank, *, sharding: str, precision_aware: bool = True, allow: bo
     for gradient in GRADIENTS[:-1]:
         step(model, optimizer, gradient)
     state = layout(model, optimizer, sharding, is_loading=False)
-    with files():
+    with files(), megatron.saving():
         dist_checkpointing.save(state, str(folder))
     expected = step(model, optimizer, GRADIENTS[-1])
     model, optimizer = build(rank, torch, NEW, precision_aware)

@@ -29,7 +29,8 @@ def write(rank: Rank, *, module: str, name: str, reader: str) -> str:
     folder = rank.checkpoint / "model"
     folder.mkdir()
     state = {"iteration": 1, "args": Namespace(hidden_size=8, model_meta=getattr(framework, name)())}
-    dist_checkpointing.save(sharded_state_dict=state, checkpoint_dir=str(folder))
+    with megatron.saving():
+        dist_checkpointing.save(sharded_state_dict=state, checkpoint_dir=str(folder))
     megatron.stop()
     return f"{module}.{name}"
 

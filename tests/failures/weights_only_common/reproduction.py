@@ -29,7 +29,8 @@ def write(rank: Rank, *, state: str, **_: bool) -> str:
     folder = rank.checkpoint / "model"
     folder.mkdir()
     common = {"iteration": 1, "content": content(rank.checkpoint, state)}
-    dist_checkpointing.save(sharded_state_dict=common, checkpoint_dir=str(folder))
+    with megatron.saving():
+        dist_checkpointing.save(sharded_state_dict=common, checkpoint_dir=str(folder))
     megatron.stop()
     return type(common["content"]).__name__
 

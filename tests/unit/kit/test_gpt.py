@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from matrix.kit import gpt, megatron
-from matrix.kit.gpt import MICRO_BATCH, SEQUENCE, VOCABULARY, required
-from matrix.kit.rank import LackError, Rank
+from matrix.kit.gpt import MICRO_BATCH, SEQUENCE, VOCABULARY
+from matrix.kit.rank import Rank
 
 
 class Text:
@@ -184,42 +184,3 @@ def test_te_model_is_bf16_with_the_settings(monkeypatch: pytest.MonkeyPatch) -> 
     assert (model.config.fp8, model.config.params_dtype) == ("hybrid", "bf16")
     assert model.transformer_layer_spec == {"num_experts": 4, "moe_grouped_gemm": True}
     assert moved == [("cuda:0", "bf16")]
-
-
-class CheckpointingException(Exception):
-    """As megatron-core's."""
-
-
-def save(absent: str) -> None:
-    with required():
-        try:
-            raise ModuleNotFoundError(f"No module named {absent!r}", name=absent)
-        except ModuleNotFoundError as error:
-            raise CheckpointingException(f"Cannot import a default strategy. Error: {error}") from error
-
-
-@pytest.mark.parametrize(("name", "expected"), [("zarr", LackError), ("megatron.core", CheckpointingException)])
-def test_absent_package_of_a_save_is_lacking(name: str, expected: type[Exception]) -> None:
-    """megatron-core raises its own exception from that of the import; a part of its own that is absent is a failure."""
-    with pytest.raises(expected, match=name):
-        save(name)
-
-
-def save_unregistered() -> None:
-    with required():
-        try:
-            raise KeyError(("zarr", 1))
-        except KeyError as error:
-            raise CheckpointingException("Cannot find a default strategy for: ('save_sharded', 'zarr', 1).") from error
-
-
-@pytest.mark.parametrize(
-    ("installed", "expected"), [((), LackError), (("zarr", "tensorstore"), CheckpointingException)]
-)
-def test_unregistered_strategy_of_absent_stores(
-    monkeypatch: pytest.MonkeyPatch, installed: tuple[str, ...], expected: type[Exception]
-) -> None:
-    """megatron-core 0.5 registers no strategy without them (KeyError: ('zarr', 1)); with them the error is its own."""
-    monkeypatch.setattr(gpt, "find_spec", lambda name: name in installed or None)
-    with pytest.raises(expected, match="zarr"):
-        save_unregistered()

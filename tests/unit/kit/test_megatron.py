@@ -1,4 +1,4 @@
-"""The device of a rank, and its wait for the others."""
+"""The device of a rank, its wait for the others, and what its saves need."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from matrix.kit import megatron
-from matrix.kit.rank import Rank
+from matrix.kit.rank import LackError, Rank
 
 
 @pytest.fixture
@@ -48,3 +48,61 @@ def test_ranks_wait_twice(barriers: list[None]) -> None:
     """The second barrier lets gloo's thread release the tensors of the first."""
     megatron.wait_for_all()
     assert len(barriers) == 2
+
+
+class CheckpointingException(Exception):
+    """As megatron-core's."""
+
+
+def save(absent: str) -> None:
+    with megatron.saving():
+        try:
+            raise ModuleNotFoundError(f"No module named {absent!r}", name=absent)
+        except ModuleNotFoundError as error:
+            raise CheckpointingException(f"Cannot import a default strategy. Error: {error}") from error
+
+
+@pytest.mark.parametrize(("name", "expected"), [("zarr", LackError), ("megatron.core", CheckpointingException)])
+def test_absent_package_of_a_save_is_lacking(
+    monkeypatch: pytest.MonkeyPatch, name: str, expected: type[Exception]
+) -> None:
+    """megatron-core raises its own exception from that of the import; a part of its own that is absent is a failure."""
+    monkeypatch.setattr(megatron, "find_spec", lambda name: name == "psutil" or None)
+    with pytest.raises(expected, match=name):
+        save(name)
+
+
+def save_unregistered() -> None:
+    with megatron.saving():
+        try:
+            raise KeyError(("zarr", 1))
+        except KeyError as error:
+            raise CheckpointingException("Cannot find a default strategy for: ('save_sharded', 'zarr', 1).") from error
+
+
+@pytest.mark.parametrize(
+    ("installed", "expected"), [((), LackError), (("zarr", "tensorstore"), CheckpointingException)]
+)
+def test_unregistered_strategy_of_absent_stores(
+    monkeypatch: pytest.MonkeyPatch, installed: tuple[str, ...], expected: type[Exception]
+) -> None:
+    """megatron-core 0.5 registers no strategy without them (KeyError: ('zarr', 1)); with them the error is its own."""
+    monkeypatch.setattr(megatron, "find_spec", lambda name: name in {*installed, "psutil"} or None)
+    with pytest.raises(expected, match="zarr"):
+        save_unregistered()
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ({megatron.WRITER}, LackError),  # a save of 0.13 - 0.16 would not return
+        ({megatron.WRITER, "psutil"}, CheckpointingException),
+        ({""}, CheckpointingException),  # 0.5, which needs no psutil
+    ],
+)
+def test_save_without_psutil_is_not_begun(
+    monkeypatch: pytest.MonkeyPatch, found: set[str], expected: type[Exception]
+) -> None:
+    monkeypatch.setattr(megatron, "find_spec", lambda name: name in found or None)
+    with pytest.raises(expected, match="psutil" if expected is LackError else "begun"), megatron.saving():
+        raise CheckpointingException("begun")

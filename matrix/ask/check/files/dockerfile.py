@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from functools import partial
 from posixpath import basename, dirname, join, normpath, relpath
 from typing import Final
 
@@ -163,13 +162,13 @@ class _Stage:
             text, body = (body[: last_line.start()], body[last_line.end() + 1 :]) if last_line else (body, "")
             path = join(target, end) if target.endswith("/") else target
             opened = self.shell.where, "\n" * line + re.sub(r"^\t+", "", text, flags=re.MULTILINE)
-            self.files.copies += ((".", path, partial(_written, opened)),)
+            self.files.copies += ((".", path, {".": opened}.get),)
             line += text.count("\n") + 1
 
     def _source(self, origin: str, stages: Mapping[str, _Stage]) -> Open:
         """Return what opens the files of a stage, of the build context without one, and none of another image."""
         stage = stages.get(origin.lower())
-        return stage.files.open if stage else _unknown if origin else self.context
+        return stage.files.open if stage else dict[str, tuple[str, str]]().get if origin else self.context
 
 
 def read_dockerfile(
@@ -216,14 +215,6 @@ def _in_context(where: str, open_file: Open) -> Open:
         return next(filter(None, candidates), None)
 
     return opened
-
-
-def _written(opened: tuple[str, str], name: str) -> tuple[str, str] | None:
-    return opened if name == "." else None
-
-
-def _unknown(_: str) -> tuple[str, str] | None:
-    return None
 
 
 def _flags(operands: str, line: int) -> tuple[list[tuple[str, str]], str, int]:

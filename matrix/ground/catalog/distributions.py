@@ -155,7 +155,7 @@ def read_distributions(path: Path = FOLDER / "distributions.toml") -> Distributi
     return decode(Distributions, read_toml(path), str(path))
 
 
-# What a host gets where it lacks it. megatron-core >= 0.7 saves with psutil, without which saves of 0.13 - 0.16 wait for
+# What a host gets where it lacks it. megatron-core >= 0.7 saves with psutil: without it, saves of 0.13 - 0.16 wait for
 # ever (save-without-psutil). Megatron-LM's training imports six and regex up to 0.16, models einops from 0.9 on.
 OF_HOST: Final = (("psutil", "7.2.2"), ("six", "1.17.0"), ("regex", "2024.11.6"), ("einops", "0.8.2"))
 PYTHON: Final = "transformer-engine"  # the wheel with the name and version, and from 1.10 on with all of the Python

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from matrix.kit import gpt, megatron
@@ -26,7 +26,7 @@ class SaveWaits(Exception):
 def save(rank: Rank, *, installed: bool) -> int:
     """Save a small model; return the number of parameters. Raises SaveWaits where the save does not return.
 
-    Without `installed`, psutil can't be imported.
+    Without `installed`, psutil can't be imported. Raises LackError where it is to be installed, and is not.
     """
     if not installed:
         sys.modules["psutil"] = None  # type: ignore[assignment]
@@ -37,7 +37,7 @@ def save(rank: Rank, *, installed: bool) -> int:
     folder = rank.workdir / "checkpoint"
     folder.mkdir()
     state = model.sharded_state_dict(prefix="")
-    with watch_writers():
+    with megatron.saving() if installed else nullcontext(), watch_writers():
         dist_checkpointing.save(sharded_state_dict=state, checkpoint_dir=str(folder))
     megatron.stop()
     return len(state)

@@ -507,8 +507,9 @@ def prepare(stand_ins: Mapping[str, Any], te: Path | None = None) -> None:
     from matrix.kit.parity import tiny_model
 
     tiny_model.preload()
-    for home in ("megatron.core.distributed", "megatron.core.optimizer"):
-        te_kernels.widen(home, "uint8")  # the bytes of FP8
+    # Where bytes are those of FP8; in Megatron-FSDP its buffers of float64 would be, too.
+    for home in ("distributed.distributed", "distributed.param", "optimizer"):
+        te_kernels.widen(f"megatron.core.{home}", "uint8")
 
 
 @cache

@@ -487,7 +487,8 @@ class Tolerance:
 def compare(differences: Iterable[Difference], tolerance: Tolerance = Tolerance()) -> tuple[Deviation, ...]:
     """Return the deviations of the first step that has one, in the order of QUANTITIES, the largest first.
 
-    Later steps start from other parameters: their differences follow from those of the first.
+    Later steps start from other parameters: their differences follow from those of the first. Sizes have six digits,
+    since later ones are those of a processor, and equal ones are in the order of names.
     """
     over = [difference for difference in differences if not tolerance.allows(difference)]
     first = min((difference.step for difference in over), default=0)
@@ -502,4 +503,4 @@ def compare(differences: Iterable[Difference], tolerance: Tolerance = Tolerance(
 def _merged(group: list[Difference]) -> Deviation:
     worst = max(group, key=lambda row: row.size)
     ranks = tuple(sorted({row.rank for row in group}))
-    return Deviation(worst.quantity, worst.parameter, worst.step, worst.size, worst.ratio, ranks)
+    return Deviation(worst.quantity, worst.parameter, worst.step, float(f"{worst.size:.6g}"), worst.ratio, ranks)

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import sys
+import types
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from pathlib import Path
@@ -14,13 +15,34 @@ from typing import Any
 import pytest
 
 from matrix.ground.errors import MatrixError
-from matrix.kit.parity import campaign, forked_ranks, layout_step
+from matrix.kit.parity import campaign, forked_ranks, layout_step, tiny_model
 from matrix.kit.parity.campaign import Comparisons, ParityAnswer, ParityTask
 from matrix.kit.parity.factors import CARD, DTYPES, Deviation, Difference, Point, Tolerance
 from matrix.kit.parity.shards import Draw
 from matrix.kit.parity.tiny_model import Device
 from matrix.kit.rank import Rank
 from matrix.read.machine import cuda
+
+
+@pytest.mark.parametrize(
+    ("module", "widened"),
+    [
+        ("distributed.distributed_data_parallel", True),
+        ("distributed.param_and_grad_buffer", True),
+        ("optimizer.distrib_optimizer", True),
+        ("distributed.fsdp.src.megatron_fsdp.param_and_grad_buffer", False),
+        ("distributed.custom_fsdp.param_and_grad_buffer", False),  # before 0.14
+    ],
+)
+def test_buffers_of_megatron_fsdp_are_not_of_fp8(monkeypatch: pytest.MonkeyPatch, module: str, widened: bool) -> None:
+    upstream, torch = types.ModuleType(module), types.ModuleType("torch")
+    upstream.torch = torch  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, f"megatron.core.{module}", upstream)
+    monkeypatch.setattr(campaign, "install_float64_device", lambda: None)
+    monkeypatch.setattr(tiny_model, "preload", lambda: None)
+    monkeypatch.setattr(os, "environ", {**os.environ})
+    campaign.prepare({})
+    assert (upstream.torch is not torch) == widened
 
 
 def test_line_may_be_text_or_values() -> None:

@@ -507,8 +507,8 @@ def prepare(stand_ins: Mapping[str, Any], te: Path | None = None) -> None:
     from matrix.kit.parity import tiny_model
 
     tiny_model.preload()
-    for home in ("megatron.core.distributed", "megatron.core.optimizer"):
-        te_kernels.widen(home, "uint8")  # the bytes of FP8
+    for home in ("megatron.core.distributed.distributed", "megatron.core.distributed.param", "megatron.core.optimizer"):
+        te_kernels.widen(home, "uint8")  # the bytes of FP8; Megatron-FSDP takes all of this type for them
 
 
 @cache

@@ -313,15 +313,12 @@ class ParityRun:
                 base = cell.base
                 for point in points:
                     lacking = PointResult(point, self.seed, REFUSED, text="this release has no such option")
-                    comparisons.append(
-                        judge(self.dtype, point, self.seed) if point.supported(cell.release) else lacking
-                    )
+                    has = point.supported(cell.release)
+                    comparisons.append(judge(self.dtype, point, self.seed) if has else lacking)
         except MatrixError as error:
             problem = error.brief
-        seconds = self.clock() - started
-        rows = tuple(comparisons)
-        result = CoreResult(source, base, (), len(rows), asked=rows, seconds=seconds, problem=problem)
-        return replace(result, te=self.te, device=self.device)
+        rows, lasted = tuple(comparisons), self.clock() - started
+        return CoreResult(source, base, (), len(rows), 0, 0, problem, rows, lasted, self.te, self.device)
 
     def searched(self, source: str, seconds: float) -> CoreResult:
         """Search a core for this time; what is found until a Ctrl-C is in the comparisons."""
@@ -343,8 +340,7 @@ class ParityRun:
             result = CoreResult(source, cell.base, (), search.judged, search.equal, search.uncovered)
         except MatrixError as error:
             result = replace(result, problem=error.brief)
-        seconds = self.clock() - started
-        return replace(result, causes=tuple(causes), seconds=seconds, te=self.te, device=self.device)
+        return replace(result, causes=tuple(causes), seconds=self.clock() - started, te=self.te, device=self.device)
 
 
 def known_layouts(catalog: Catalog, cell: CoreCell) -> dict[Point, str]:

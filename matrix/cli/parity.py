@@ -70,6 +70,12 @@ def completed(parsed: argparse.Namespace) -> argparse.Namespace:
     dtype = parsed.dtype or dtypes[0]
     if dtype not in dtypes:
         raise MatrixError(f"no such dtype on {parsed.device}", got=dtype, expected=" or ".join(dtypes))
+    if parsed.layout and parsed.given:
+        raise MatrixError("--given is of a search", got="--layout, too", fix="write its choices in each --layout")
+    if parsed.mps and parsed.device != CARD:
+        raise MatrixError("--mps is of a card", got=f"--device {parsed.device}", expected=f"--device {CARD}")
+    if not parsed.seconds > 0:
+        raise MatrixError("not a time of a search", got=f"--seconds {parsed.seconds:g}", expected="more than 0")
     if parsed.device == CARD:
         if parsed.entry:
             raise MatrixError("an entry is drafted on the CPU, which judges its cases", got=f"--device {CARD}")

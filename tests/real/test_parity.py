@@ -103,3 +103,10 @@ def test_half_precision_has_main_weights_of_its_own(cells: Mapping[str, CoreCell
     points = (shifted, f"{shifted} untied=on", "tp=2 sequence_parallel=on", "experts=4 dp=2 ep=2 micro_batches=2")
     found = outcomes(cells["0.19.2"], *points, dtype="bfloat16")
     assert found == [("deviates", "parameter"), *[("equal", "")] * 3]
+
+
+def test_megatron_fsdp_has_a_norm_in_float64(cells: Mapping[str, CoreCell]) -> None:
+    """It is 0 without clipping (docs/upstream/fsdp-norm-zero.md), and that of one rank with it."""
+    whole = "optimizer=adam dp=2 distributed_optimizer=on fsdp=optim_grads_params"
+    points = (f"{whole} clip=off", whole)
+    assert outcomes(cells["0.19.2"], *points) == [("deviates", "norm"), ("equal", "")]

@@ -322,6 +322,8 @@ class Comparisons:
     def _judged(self, task: ParityTask, run: LegRunner) -> ParityAnswer:
         from matrix.kit.parity import layout_step
 
+        if task.point["fp8_params"] and task.dtype.startswith("float"):  # float64, float32
+            return ParityAnswer("refused", text="fp8_params=on needs main weights: bfloat16, or mixed on the CPU")
         try:
             reference, lived = self._reference(task, run)
             if isinstance(reference, ParityAnswer):

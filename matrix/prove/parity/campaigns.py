@@ -313,13 +313,11 @@ class ParityRun:
                 base = cell.base
                 for point in points:
                     lacking = PointResult(point, self.seed, REFUSED, text="this release has no such option")
-                    comparisons.append(
-                        judge(self.dtype, point, self.seed) if point.supported(cell.release) else lacking
-                    )
+                    has = point.supported(cell.release)
+                    comparisons.append(judge(self.dtype, point, self.seed) if has else lacking)
         except MatrixError as error:
             problem = error.brief
-        seconds = self.clock() - started
-        rows = tuple(comparisons)
+        rows, seconds = tuple(comparisons), self.clock() - started
         result = CoreResult(source, base, (), len(rows), asked=rows, seconds=seconds, problem=problem)
         return replace(result, te=self.te, device=self.device)
 
@@ -343,8 +341,7 @@ class ParityRun:
             result = CoreResult(source, cell.base, (), search.judged, search.equal, search.uncovered)
         except MatrixError as error:
             result = replace(result, problem=error.brief)
-        seconds = self.clock() - started
-        return replace(result, causes=tuple(causes), seconds=seconds, te=self.te, device=self.device)
+        return replace(result, causes=tuple(causes), seconds=self.clock() - started, te=self.te, device=self.device)
 
 
 def known_layouts(catalog: Catalog, cell: CoreCell) -> dict[Point, str]:

@@ -32,6 +32,7 @@ KIT: Final = PACKAGE / "kit"
 EQUAL: Final = "equal"
 DEVIATES: Final = "deviates"
 REFUSED: Final = "refused"
+LASTING: Final = (EQUAL, DEVIATES, REFUSED, "no number")  # any other outcome may be of the machine at that time
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class PointResults:
     def __init__(self, folder: Path, release: str, base: str) -> None:
         digest = hashlib.sha256(f"{content()} {release} {base}".encode()).hexdigest()[:10]
         self.path = folder / f"{Path(release).name}-{digest}.jsonl"
-        self._known = {(row.point, row.seed): row for row in self._rows()}
+        self._known = {(row.point, row.seed): row for row in self._rows() if row.outcome in LASTING}
 
     def _rows(self) -> Iterator[PointResult]:
         try:

@@ -187,6 +187,10 @@ def test_reproduce_line_of_a_card_names_it() -> None:
         (("--device", "cuda", "--mcore", "0.18.2"), "bfloat16", "own transformer-engine", ["0.18.2"]),
         (("--device", "cuda", "--dtype", "float64"), "", "", []),
         (("--dtype", "float32"), "", "", []),
+        (("--layout", "tp=2", "--given", "dp=2"), "", "", []),
+        (("--mps",), "", "", []),
+        (("--seconds", "nan"), "", "", []),
+        (("--seconds", "0"), "", "", []),
         (("--device", "cuda", "--entry", "sinks", "--layout", "tp=2"), "", "", []),
     ],
 )

@@ -87,6 +87,13 @@ def test_reference_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert measured[-1] == ("layers=2", 1, 9)  # one, and eight with moved weights
 
 
+@pytest.mark.parametrize(("dtype", "trains"), [("float64", False), ("mixed", True), ("bfloat16", True)])
+def test_parameters_in_fp8_need_main_weights(dtype: str, trains: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(campaign, "measure", lambda *_: ParityAnswer("memory"))
+    point = Point.parse("modules=te fp8=delayed optimizer=adam distributed_optimizer=on fp8_params=on")
+    assert (Comparisons().judge(ParityTask(point, dtype=dtype)).outcome == "memory") is trains
+
+
 @pytest.mark.parametrize(
     ("origin", "outcome"),
     [

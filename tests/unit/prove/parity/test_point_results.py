@@ -56,6 +56,16 @@ def test_a_changed_factor_is_judged_again(tmp_path: Path) -> None:
     assert len(PointResults(tmp_path, "0.19.2", "torch-2.15.0")) == 0
 
 
+@pytest.mark.parametrize(
+    ("outcome", "lasts"),
+    [("equal", True), ("refused", True), ("timeout", False), ("memory", False), ("harness", False), ("crashed", False)],
+)
+def test_undecided_point_is_judged_again(outcome: str, lasts: bool, tmp_path: Path) -> None:
+    row = PointResult(SINKS, 1, outcome)
+    PointResults(tmp_path, "0.19.2", "torch-2.15.0").add(row)
+    assert PointResults(tmp_path, "0.19.2", "torch-2.15.0").get(SINKS, 1) == (row if lasts else None)
+
+
 def test_unwritable_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "parity").write_text("a file")
     with pytest.raises(MatrixError):

@@ -32,7 +32,7 @@ COEFFICIENT: Final = 0.1  # of an auxiliary loss: large enough for its gradient 
 CLIP: Final = 0.05  # of the gradient's norm: below it, so that every step is clipped
 RATE: Final = 0.1
 FP8_MARGIN: Final = 4  # bits above the largest value of the step before, so that no value of the next saturates
-FRACTIONS: Final = {"half": 0.5, "all": 1.0}  # of the parameters that are offloaded
+FRACTIONS: Final[Mapping[Value, float]] = {"none": 0.0, "half": 0.5, "all": 1.0}  # of the parameters: offloaded ones
 
 ONE: Final = dict.fromkeys(
     ("context_parallel_size", "expert_model_parallel_size", "num_distributed_optimizer_instances"), 1
@@ -179,7 +179,7 @@ def _shape(point: Point) -> dict[str, Any]:
 def _experts(point: Point) -> dict[str, Any]:
     if not point["experts"]:
         return {}
-    mixture = {
+    return {
         "num_moe_experts": point["experts"],
         "moe_ffn_hidden_size": sized(point, FFN),
         "moe_router_topk": point["topk"],
@@ -196,10 +196,9 @@ def _experts(point: Point) -> dict[str, Any]:
         "moe_latent_size": point["latent"] or None,
         "moe_layer_freq": 2 if point["moe_layers"] == "alternate" else 1,
         "moe_grouped_gemm": point["modules"] == "te",
+        "moe_router_num_groups": 2 if point["groups"] else None,
+        "moe_router_group_topk": 1 if point["groups"] else None,
     }
-    if point["groups"]:
-        mixture |= {"moe_router_num_groups": 2, "moe_router_group_topk": 1}
-    return mixture
 
 
 def _computing(point: Point, device: Device) -> dict[str, Any]:
@@ -224,16 +223,12 @@ def _computing(point: Point, device: Device) -> dict[str, Any]:
 
 
 def _layout(point: Point) -> dict[str, Any]:
-    recompute: dict[str, Any] = {}
-    if point["recompute"] != "none":
-        recompute["recompute_granularity"] = point["recompute"]
-    if point["recompute"] == "full":
-        recompute |= {"recompute_method": "uniform", "recompute_num_layers": 1}
-    stages = {"num_layers_in_first_pipeline_stage": 1} if point["uneven_stages"] else {}
-    interleaved = point["vpp"] != 1
+    full, interleaved = point["recompute"] == "full", point["vpp"] != 1
     return {
-        **recompute,
-        **stages,
+        "recompute_granularity": None if point["recompute"] == "none" else point["recompute"],
+        "recompute_method": "uniform" if full else None,
+        "recompute_num_layers": 1 if full else None,
+        "num_layers_in_first_pipeline_stage": 1 if point["uneven_stages"] else None,
         "tensor_model_parallel_size": point.count("tp"),
         "pipeline_model_parallel_size": point.count("pp"),
         "virtual_pipeline_model_parallel_size": point.count("vpp") if interleaved else None,
@@ -401,14 +396,15 @@ def _optimizer(point: Point) -> dict[str, Any]:
         "use_distributed_optimizer": point["distributed_optimizer"] and not _layer_wise(point),
         "overlap_param_gather": point["overlap_param_gather"],
         "fp8_recipe": point["fp8"] if point["fp8"] != "none" else None,
+        "use_layer_wise_distributed_optimizer": _layer_wise(point),
+        "optimizer_cpu_offload": point["offload"] != "none",
+        "optimizer_offload_fraction": FRACTIONS[point["offload"]],
+        "overlap_cpu_optimizer_d2h_h2d": point["offload_overlap"],
+        # With distributed_optimizer=on as Megatron-LM demands.
+        "use_precision_aware_optimizer": point["offload"] != "none" and point["distributed_optimizer"],
     }
     if point["optimizer"] == "muon":  # its default precision rounds to bfloat16
         options |= {"muon_tp_mode": point["muon_tp"], "muon_fp32_matmul_prec": "highest"}
-        options["use_layer_wise_distributed_optimizer"] = _layer_wise(point)
-    if point["offload"] != "none":  # with distributed_optimizer=on as Megatron-LM demands
-        options |= {"optimizer_cpu_offload": True, "optimizer_offload_fraction": FRACTIONS[str(point["offload"])]}
-        options["overlap_cpu_optimizer_d2h_h2d"] = point["offload_overlap"]
-        options["use_precision_aware_optimizer"] = point["distributed_optimizer"]
     return options
 
 

@@ -282,12 +282,6 @@ CONSTRAINTS: Final = (
         lambda p: p.count("layers") % (p.count("pp") * p.count("vpp")) == 0,
     ),
     Constraint(
-        "uneven stages",
-        "1 + 3 layers need layers=4 pp=2",
-        ("layers", "pp", "vpp", "uneven_stages"),
-        lambda p: not p["uneven_stages"] or (p["layers"], p["pp"], p["vpp"]) == (4, 2, 1),
-    ),
-    Constraint(
         "virtual stages",
         "need a pipeline, and micro-batches that its ranks divide",
         ("pp", "vpp", "micro_batches"),
@@ -319,25 +313,15 @@ CONSTRAINTS: Final = (
     ),
     Constraint(
         "latent attention",
-        "has rope, and no output gate or biases of its own",
-        ("attention", "position", "rotary_interleaved", "output_gate", "qkv_bias"),
-        lambda p: (
-            p["attention"] != "mla"
-            or (p["position"] == "rope" and not (p["rotary_interleaved"] or p["output_gate"] or p["qkv_bias"]))
-        ),
+        "has rope",
+        ("attention", "position"),
+        lambda p: p["attention"] != "mla" or p["position"] == "rope",
     ),
-    Constraint("groups", "choose two experts", ("groups", "topk"), lambda p: not p["groups"] or p["topk"] == 2),
     Constraint(
         "top 1",
         "the softmax over one expert is constant: its router has no gradient",
         ("topk", "score", "pre_softmax"),
         lambda p: p["topk"] == 2 or p["score"] == "sigmoid" or p["pre_softmax"] is True,
-    ),
-    Constraint(
-        "pre-softmax",
-        "is of the softmax",
-        ("pre_softmax", "score"),
-        lambda p: not p["pre_softmax"] or p["score"] == "softmax",
     ),
     Constraint(
         "sinkhorn",
@@ -350,12 +334,6 @@ CONSTRAINTS: Final = (
                 and not (p["pre_softmax"] or p["groups"])
             )
         ),
-    ),
-    Constraint(
-        "multi-token prediction",
-        "takes no learned positions (megatron/training/arguments.py)",
-        ("mtp", "position"),
-        lambda p: not p["mtp"] or p["position"] == "rope",
     ),
     Constraint(
         "global aux loss",
@@ -380,12 +358,6 @@ CONSTRAINTS: Final = (
         "the layout that writes is possible, too, and has micro-batches of the same size where the loss depends on it",
         ("resume", "dp", "distributed_optimizer", "micro_batches", "balancing", "mask", "per_token_loss"),
         lambda p: p["resume"] == "none" or _resumable(p.writer, p),
-    ),
-    Constraint(
-        "resumed parameters in FP8",
-        "upstream writes those of a card dequantized; it takes the CPU's for plain tensors",
-        ("fp8_params", "resume"),
-        lambda p: not p["fp8_params"] or p["resume"] == "none",
     ),
     Constraint(
         "biases of experts",

@@ -191,7 +191,7 @@ class Point(Mapping[str, Value]):
     def reference(self) -> Point:
         """Return the same model on one rank; with micro-batches of the same size where a loss depends on that."""
         model = Point.of({name: value for name, value in self.chosen if factors()[name].kind is Side.MODEL})
-        bound = any(all(self[name] in some for name, some in row.needs.items()) for row in _table().bound)
+        bound = any(self._has(row.needs) for row in _table().bound)
         return model.changed(micro_batches=GLOBAL_BATCH // self.micro_batch) if bound else model
 
     @property
@@ -214,12 +214,12 @@ class Point(Mapping[str, Value]):
 
     def arguments(self) -> list[str]:
         """Return the arguments of Megatron-LM's command line that choose this model and layout."""
-        texts = [factor.arguments(self[name]) for name, factor in factors().items() if self._means(factor)]
+        texts = [factor.arguments(self[name]) for name, factor in factors().items() if self._has(factor.needs)]
         texts.append(f"--micro-batch-size {self.micro_batch} --global-batch-size {GLOBAL_BATCH}")
         return [word for text in texts for word in text.split()]
 
-    def _means(self, factor: Factor) -> bool:
-        return all(self[name] in some for name, some in factor.needs.items())
+    def _has(self, needs: Mapping[str, tuple[Value, ...]]) -> bool:
+        return all(self[name] in some for name, some in needs.items())
 
     def supported(self, release: str) -> bool:
         """Return whether a megatron-core release has all that the point chooses."""

@@ -111,9 +111,7 @@ def possible(text: str, te: str) -> Point:
     return point
 
 
-VERDICTS = {DEVIATES: "DEVIATES", EQUAL: "EQUAL"}
 MOST = 3  # deviations of a point that are printed
-ORDER = tuple(row for row in Certainty if row is not Certainty.REFUSED)
 
 
 def command_line(result: CoreResult, comparison: PointResult, environ: Mapping[str, str]) -> str:
@@ -133,13 +131,13 @@ def search_lines(seed: int, results: Sequence[CoreResult], environ: Mapping[str,
     judged, equal = sum(result.judged for result in results), sum(result.equal for result in results)
     verdict = f"DEVIATES: {counted(len(breaks), 'cause')}" if breaks else "EQUAL" if equal else "NOTHING DECIDED"
     yield f"{verdict} ({equal} layouts equal, {judged} comparisons, {len(results)} cores, seed {seed})"
-    for certainty in ORDER:
-        for result, cause in causes:
-            if cause.certainty is certainty:
-                yield ""
-                title = f"{certainty.value} as {cause.entry}" if cause.entry else certainty.value
-                yield f"megatron-core {result.core}  {title}: {cause.point}"
-                yield from _details(result, cause, environ)
+    order = list(Certainty)
+    for result, cause in sorted(causes, key=lambda row: order.index(row[1].certainty)):
+        if cause.certainty is not Certainty.REFUSED:
+            yield ""
+            title = f"{cause.certainty.value} as {cause.entry}" if cause.entry else cause.certainty.value
+            yield f"megatron-core {result.core}  {title}: {cause.point}"
+            yield from _details(result, cause, environ)
     yield ""
     for result in results:
         refused = sum(cause.certainty is Certainty.REFUSED for cause in result.causes)
@@ -166,7 +164,7 @@ def layout_lines(
     for point in points:
         rows = [(result, row) for result in results for row in result.asked if row.point == point]
         outcomes = {row.outcome for _, row in rows}
-        verdict = next((word for outcome, word in VERDICTS.items() if outcome in outcomes), "NOTHING DECIDED")
+        verdict = next((outcome.upper() for outcome in (DEVIATES, EQUAL) if outcome in outcomes), "NOTHING DECIDED")
         spans = first_and_last(point, results)
         yield f"{verdict}{f' in {spans}' * bool(spans)}: {point} (seed {seed})"
         for result, row in rows:

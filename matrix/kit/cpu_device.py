@@ -71,7 +71,7 @@ def without_streams() -> None:
     """Replace torch.cuda.current_stream: the data parallel wrapper of megatron-core >= 0.18 waits for it."""
     import torch
 
-    torch.cuda.current_stream = lambda *_: _Stream()
+    torch.cuda.current_stream = lambda *_: IdleStream()
 
 
 def two_devices() -> None:
@@ -104,7 +104,7 @@ def as_cuda(*tensors: Any) -> list[Any]:
     return [tensor.as_subclass(kind) for tensor in tensors]
 
 
-class _Stream:
+class IdleStream:
     """A stream or an event of which every method does nothing."""
 
     def __getattr__(self, name: str) -> Any:

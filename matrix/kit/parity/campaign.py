@@ -105,8 +105,7 @@ def install_float64_device() -> None:
     torch.cuda.device_count = lambda: 1
     torch.cuda.is_current_stream_capturing = lambda: False
     torch.cuda.nvtx.range_push = torch.cuda.nvtx.range_pop = lambda *_, **__: None
-    accumulating = dict.fromkeys(("wgrad_gemm_accum_fp32", "wgrad_gemm_accum_fp16"), accumulated)
-    apex: Any = SimpleNamespace(**accumulating)
+    apex: Any = SimpleNamespace(wgrad_gemm_accum_fp32=accumulated, wgrad_gemm_accum_fp16=accumulated)
     sys.modules["fused_weight_gradient_mlp_cuda"] = apex
 
 
@@ -199,29 +198,18 @@ def _scattering_uneven(original: Callable[..., Any]) -> Callable[..., Any]:
     return scatter
 
 
-class Stream:
+class Stream(cpu_device.IdleStream):
     """Replaces CUDA's streams and events: all work is done in the order of its calls."""
 
+    cuda_stream = 0
+
     def __init__(self, *_: Any, **__: Any) -> None:
-        self.cuda_stream = 0
+        """Take what CUDA's take."""
 
     @staticmethod
     def priority_range() -> tuple[int, int]:
         """Return the lowest and the highest priority."""
         return 0, 0
-
-    def query(self) -> bool:
-        """Return whether all work is done."""
-        return True
-
-    def record_event(self, event: Any = None) -> Any:
-        """Return an event that has happened."""
-        return event or Stream()
-
-    def _nothing(self, *_: Any, **__: Any) -> None:
-        """Nothing is left to be done."""
-
-    record = wait = synchronize = wait_stream = wait_event = _nothing
 
 
 ONLY = Stream()
@@ -382,15 +370,14 @@ class ReferenceNumbers:
         return cls(numbers, Tolerance.measured(device.floor, spread))
 
 
-RunLeg = Callable[[Leg, Sequence[Draw], Path, float, Device], list[forked_ranks.RankFailure]]
-
-
-def measure(point: Point, draws: Sequence[Draw], deadline_s: float, device: Device, run: RunLeg | None = None) -> Any:
+def measure(
+    point: Point, draws: Sequence[Draw], deadline_s: float, device: Device, run: LegRunner | None = None
+) -> Any:
     """Return the numbers of each rank of each leg of each draw of a point, or the ParityAnswer why there are none."""
     with tempfile.TemporaryDirectory(prefix="parity-") as name:
         folder = Path(name)
         for leg in point.legs:
-            if failures := (run or forked)(leg, draws, folder, deadline_s, device):
+            if failures := (run or LegRunner({}))(leg, draws, folder, deadline_s, device):
                 first = failures[0]
                 if refusal := refusal_of_card(failures):
                     return ParityAnswer("card", text=refusal, trace=first.trace)

@@ -191,7 +191,7 @@ class Point(Mapping[str, Value]):
     def reference(self) -> Point:
         """Return the same model on one rank; with micro-batches of the same size where a loss depends on that."""
         model = Point.of({name: value for name, value in self.chosen if factors()[name].kind is Side.MODEL})
-        bound = any(all(self[name] in some for name, some in row.needs.items()) for row in _table().bound)
+        bound = any(self._has(row.needs) for row in _table().bound)
         return model.changed(micro_batches=GLOBAL_BATCH // self.micro_batch) if bound else model
 
     @property
@@ -214,12 +214,12 @@ class Point(Mapping[str, Value]):
 
     def arguments(self) -> list[str]:
         """Return the arguments of Megatron-LM's command line that choose this model and layout."""
-        texts = [factor.arguments(self[name]) for name, factor in factors().items() if self._means(factor)]
+        texts = [factor.arguments(self[name]) for name, factor in factors().items() if self._has(factor.needs)]
         texts.append(f"--micro-batch-size {self.micro_batch} --global-batch-size {GLOBAL_BATCH}")
         return [word for text in texts for word in text.split()]
 
-    def _means(self, factor: Factor) -> bool:
-        return all(self[name] in some for name, some in factor.needs.items())
+    def _has(self, needs: Mapping[str, tuple[Value, ...]]) -> bool:
+        return all(self[name] in some for name, some in needs.items())
 
     def supported(self, release: str) -> bool:
         """Return whether a megatron-core release has all that the point chooses."""
@@ -282,12 +282,6 @@ CONSTRAINTS: Final = (
         lambda p: p.count("layers") % (p.count("pp") * p.count("vpp")) == 0,
     ),
     Constraint(
-        "uneven stages",
-        "1 + 3 layers need layers=4 pp=2",
-        ("layers", "pp", "vpp", "uneven_stages"),
-        lambda p: not p["uneven_stages"] or (p["layers"], p["pp"], p["vpp"]) == (4, 2, 1),
-    ),
-    Constraint(
         "virtual stages",
         "need a pipeline, and micro-batches that its ranks divide",
         ("pp", "vpp", "micro_batches"),
@@ -319,25 +313,15 @@ CONSTRAINTS: Final = (
     ),
     Constraint(
         "latent attention",
-        "has rope, and no output gate or biases of its own",
-        ("attention", "position", "rotary_interleaved", "output_gate", "qkv_bias"),
-        lambda p: (
-            p["attention"] != "mla"
-            or (p["position"] == "rope" and not (p["rotary_interleaved"] or p["output_gate"] or p["qkv_bias"]))
-        ),
+        "has rope",
+        ("attention", "position"),
+        lambda p: p["attention"] != "mla" or p["position"] == "rope",
     ),
-    Constraint("groups", "choose two experts", ("groups", "topk"), lambda p: not p["groups"] or p["topk"] == 2),
     Constraint(
         "top 1",
         "the softmax over one expert is constant: its router has no gradient",
         ("topk", "score", "pre_softmax"),
         lambda p: p["topk"] == 2 or p["score"] == "sigmoid" or p["pre_softmax"] is True,
-    ),
-    Constraint(
-        "pre-softmax",
-        "is of the softmax",
-        ("pre_softmax", "score"),
-        lambda p: not p["pre_softmax"] or p["score"] == "softmax",
     ),
     Constraint(
         "sinkhorn",
@@ -350,12 +334,6 @@ CONSTRAINTS: Final = (
                 and not (p["pre_softmax"] or p["groups"])
             )
         ),
-    ),
-    Constraint(
-        "multi-token prediction",
-        "takes no learned positions (megatron/training/arguments.py)",
-        ("mtp", "position"),
-        lambda p: not p["mtp"] or p["position"] == "rope",
     ),
     Constraint(
         "global aux loss",
@@ -380,12 +358,6 @@ CONSTRAINTS: Final = (
         "the layout that writes is possible, too, and has micro-batches of the same size where the loss depends on it",
         ("resume", "dp", "distributed_optimizer", "micro_batches", "balancing", "mask", "per_token_loss"),
         lambda p: p["resume"] == "none" or _resumable(p.writer, p),
-    ),
-    Constraint(
-        "resumed parameters in FP8",
-        "upstream writes those of a card dequantized; it takes the CPU's for plain tensors",
-        ("fp8_params", "resume"),
-        lambda p: not p["fp8_params"] or p["resume"] == "none",
     ),
     Constraint(
         "biases of experts",

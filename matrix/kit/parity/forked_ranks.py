@@ -22,9 +22,8 @@ from typing import Final, NoReturn
 from matrix.kit.parity.tiny_model import UnsupportedError
 
 ANSWERS: Final = ("harness", "memory", "upstream")  # origins of a failure that is the reason, whatever its peers raise
-GRACE_S: Final = (
-    3.0  # s for the peers of a rank that lost its connection, or was killed, to end with exceptions of their own
-)
+# s for the peers of a rank that lost its connection, or was killed, to end with exceptions of their own
+GRACE_S: Final = 3.0
 PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 SELF: Final = f"{os.sep}matrix{os.sep}"
 UPSTREAM: Final = f"{os.sep}megatron{os.sep}core{os.sep}"
@@ -79,7 +78,8 @@ class Ranks:
             theirs.close()
             ranks.connections.append(ours)
             ranks.pids.append(pid)
-            _join_group(pid, ranks.pids[0])
+            with contextlib.suppress(PermissionError, ProcessLookupError):  # the child does so, too; or has ended
+                os.setpgid(pid, ranks.pids[0])
         return ranks
 
     def run(self, body: Body, folder: Path, deadline_s: float, grace_s: float = GRACE_S) -> list[RankFailure]:
@@ -143,10 +143,9 @@ def run(size: int, body: Body, folder: Path, deadline_s: float, grace_s: float =
 
 def _received(connection: Connection) -> list[RankFailure] | None:
     """Return the answer of a rank, None of one that ended without."""
-    try:
-        answer: list[RankFailure] | None = connection.recv() if connection.poll() else None
-    except (EOFError, OSError):
-        return None
+    answer: list[RankFailure] | None = None
+    with contextlib.suppress(EOFError, OSError):
+        answer = connection.recv() if connection.poll() else None
     return answer
 
 
@@ -173,12 +172,6 @@ def origin(error: BaseException) -> str:
             if part in frame.filename:
                 return name
     return "harness"
-
-
-def _join_group(pid: int, leader: int) -> None:
-    """Put a child into the process group of the ranks; it does so itself, too, whoever is first."""
-    with contextlib.suppress(PermissionError, ProcessLookupError):  # it has ended
-        os.setpgid(pid, leader)
 
 
 def _child(leader: int, parent: int, become: Callable[[], NoReturn]) -> NoReturn:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
@@ -23,6 +23,8 @@ from matrix.kit.parity.shards import Draw, Shard, context_positions, initial, sh
 from matrix.kit.parity.tiny_model import SEQUENCE, VOCABULARY, Device, accepted, bare, sized
 
 LOSSES: Final = Path(__file__).with_name("loss.toml")
+Parts = list[tuple[str, Any, Any]]  # name of the parameter, "" for losses; flat index; values
+Shapes = Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ def micro_batches(point: Point, seed: int, step: int) -> Iterator[MicroBatch]:
         )
 
 
-def forward_step(losses: list[Any], point: Point, batches: Any, model: Any) -> Any:
+def forward_step(losses: Parts, point: Point, batches: Any, model: Any) -> Any:
     """Upstream's callback: (iterator, model) -> (output, loss function). Losses are appended to `losses`."""
     import torch
 
@@ -91,12 +93,12 @@ def forward_step(losses: list[Any], point: Point, batches: Any, model: Any) -> A
     return output, partial(masked_sum, losses, point, batch)
 
 
-def masked_sum(losses: list[Any], point: Point, batch: MicroBatch, output: Any) -> Any:
+def masked_sum(losses: Parts, point: Point, batch: MicroBatch, output: Any) -> Any:
     """Return what upstream's schedules take, as Megatron-LM's own function does: see loss.toml."""
     import torch
     from megatron.core import parallel_state
 
-    losses.append((batch.places, kept(output)))
+    losses.append(("", batch.places.flatten(), kept(output).flatten()))
     contract = loss_contract()
     total, count = (output * batch.mask).sum(), batch.mask.sum().int()
     size, per_token = parallel_state.get_context_parallel_world_size(), bool(point["per_token_loss"])
@@ -180,14 +182,14 @@ def logged(point: Point, config: Any) -> dict[str, float]:
 class Step:
     """What a rank has after one step.
 
-    `losses` are (places, values), see global_batch. `gradients` and `clipped` are (name, flat index, values) for each
-    part of a parameter that this rank is responsible for, before and after clipping. `parameters` likewise, after the
-    update, without the move of the weights. `norm` is what the optimizer reports.
+    `losses` are those of its tokens by their places, see MicroBatch; `gradients` those of each part of a parameter that
+    this rank is responsible for, before clipping; `parameters` likewise, after the update, without the move of the
+    weights. `norm` is what the optimizer reports, `clip` the factor by which it multiplied the gradients.
     """
 
-    losses: list[Any] = field(default_factory=list)
-    gradients: list[Any] = field(default_factory=list)
-    parameters: list[Any] = field(default_factory=list)
+    losses: Parts = field(default_factory=list)
+    gradients: Parts = field(default_factory=list)
+    parameters: Parts = field(default_factory=list)
     norm: float | None = None
     clip: float | None = None
     logged: dict[str, float] = field(default_factory=dict)
@@ -197,7 +199,7 @@ class Step:
 class Numbers:
     """The numbers of one rank: the whole shape of each of its parameters, and its steps by their number."""
 
-    shapes: dict[str, tuple[int, ...]]
+    shapes: Shapes
     steps: dict[int, Step]
 
 
@@ -352,9 +354,6 @@ def shrunk(before: list[Any], after: list[Any]) -> float | None:
     return top / bottom if bottom else None
 
 
-Parts = list[tuple[int, Any, Any]]  # rank, flat index, values
-
-
 class NoNumberError(Exception):
     """The reference has a value that is not a number: whatever a layout has, nothing is compared."""
 
@@ -376,22 +375,17 @@ def differences(reference: Numbers, ranks: Sequence[Numbers]) -> Iterator[Differ
         yield from step_differences(number, reference.steps[number], steps, shapes)
 
 
-def step_differences(
-    number: int, expected: Step, steps: Sequence[Step], shapes: dict[str, tuple[int, ...]]
-) -> Iterator[Difference]:
+def step_differences(number: int, expected: Step, steps: Sequence[Step], shapes: Shapes) -> Iterator[Difference]:
     """Yield the differences of one step."""
-    count = sum(values.numel() for _, values in expected.losses)
-    tokens = assemble({"": (count,)}, parts([_losses(expected)]))
-    yield from _elementwise("loss", number, tokens, parts([_losses(step) for step in steps]))
-    gradients = assemble(shapes, parts([expected.gradients]))
-    computed = parts([step.gradients for step in steps])
-    yield from _elementwise("gradient", number, gradients, computed)
-    yield from _scalars("norm", number, expected.norm, [step.norm for step in steps])
-    norm = math.sqrt(sum(float(values.square().sum()) for values in assemble(shapes, computed).values()))
-    yield from _scalars("norm of gathered", number, norm, [step.norm for step in steps])
+    tokens = {"": (sum(values.numel() for *_, values in expected.losses),)}
+    yield from _elementwise("loss", number, tokens, expected.losses, [step.losses for step in steps])
+    gradients, norms = [step.gradients for step in steps], [step.norm for step in steps]
+    yield from _elementwise("gradient", number, shapes, expected.gradients, gradients)
+    yield from _scalars("norm", number, expected.norm, norms)
+    norm = math.sqrt(sum(float(values.square().sum()) for values in assemble(shapes, gradients).values()))
+    yield from _scalars("norm of gathered", number, norm, norms)
     yield from _scalars("clip", number, expected.clip, [step.clip for step in steps])
-    parameters = assemble(shapes, parts([expected.parameters]))
-    yield from _elementwise("parameter", number, parameters, parts([step.parameters for step in steps]))
+    yield from _elementwise("parameter", number, shapes, expected.parameters, [step.parameters for step in steps])
     for name, value in expected.logged.items():
         logged = [step.logged[name] for step in steps if name in step.logged]
         if not logged:
@@ -406,11 +400,10 @@ def check_reference(reference: Numbers, idle: float) -> None:
     `idle`: see Device.
     """
     for number, step in reference.steps.items():
-        losses = [float(value) for _, values in step.losses for value in values.flatten()]
-        rows = [("loss", values) for _, values in step.losses]
-        rows += [(name, values) for name, _, values in (*step.gradients, *step.parameters)]
-        if name := next((name for name, values in rows if not bool(values.isfinite().all())), ""):
-            raise NoNumberError(f"{name} of step {number} of the reference is not a number")
+        losses = [float(value) for *_, values in step.losses for value in values]
+        for name, _, values in (*step.losses, *step.gradients, *step.parameters):
+            if not bool(values.isfinite().all()):
+                raise NoNumberError(f"{name or 'loss'} of step {number} of the reference is not a number")
         if max(losses) - min(losses) < FLOOR:
             raise HarnessError(f"the loss of step {number} is flat")
         if not any(float(values.abs().max()) > 0 for *_, values in step.gradients if values.numel()):
@@ -423,47 +416,31 @@ def check_reference(reference: Numbers, idle: float) -> None:
             raise HarnessError(f"{name} has a gradient and is not updated")
 
 
-def parts(ranks: Sequence[Sequence[tuple[str, Any, Any]]]) -> dict[str, Parts]:
-    """Return the parts of every parameter, by its name, with their ranks."""
-    by_name: dict[str, Parts] = {}
-    for rank, rows in enumerate(ranks):
-        for name, index, values in rows:
-            if values.numel():
-                by_name.setdefault(name, []).append((rank, index, values))
-    return by_name
-
-
-def assemble(shapes: dict[str, tuple[int, ...]], by_name: dict[str, Parts]) -> dict[str, Any]:
+def assemble(shapes: Shapes, ranks: Sequence[Parts]) -> dict[str, Any]:
     """Return every parameter, flat, from its parts. Raises HarnessError where an element is in no part."""
     import torch
 
-    gathered = {}
-    for name, shape in shapes.items():
-        values = torch.full((math.prod(shape),), math.nan, dtype=torch.float64)
-        covered = torch.zeros(math.prod(shape), dtype=torch.bool)
-        for _, index, part in reversed(by_name.get(name, [])):
-            values[index], covered[index] = part, True
-        if not bool(covered.all()):
-            raise HarnessError(
-                f"{int((~covered).sum())} of {len(covered)} elements of {name or 'the loss'} are missing"
-            )
-        gathered[name] = values
-    return gathered
-
-
-def _losses(step: Step) -> list[tuple[str, Any, Any]]:
-    return [("", places.flatten(), values.flatten()) for places, values in step.losses]
+    whole = {name: torch.full((math.prod(shape),), math.nan, dtype=torch.float64) for name, shape in shapes.items()}
+    missing = {name: torch.ones(len(values), dtype=torch.bool) for name, values in whole.items()}
+    for name, index, values in (part for parts in reversed(ranks) for part in reversed(parts)):
+        whole[name][index], missing[name][index] = values, False
+    for name, absent in missing.items():
+        if bool(absent.any()):
+            raise HarnessError(f"{int(absent.sum())} of {len(absent)} elements of {name or 'the loss'} are missing")
+    return whole
 
 
 def _elementwise(
-    quantity: str, number: int, expected: dict[str, Any], by_name: dict[str, Parts]
+    quantity: str, number: int, shapes: Shapes, reference: Parts, ranks: Sequence[Parts]
 ) -> Iterator[Difference]:
+    expected = assemble(shapes, [reference])
     largest = max((float(values.abs().max()) for values in expected.values()), default=0.0)
     for name, values in expected.items():
-        if name not in by_name:
+        parts = [(rank, row) for rank, rows in enumerate(ranks) for row in rows if row[0] == name and row[2].numel()]
+        if not parts:
             raise HarnessError(f"no rank has the {quantity} of {name}")
         scale = max(float(values.abs().max()), FLOOR * largest)
-        for rank, index, part in by_name[name]:
+        for rank, (_, index, part) in parts:
             target = values[index]
             square = float((target * target).sum())
             ratio = float((part * target).sum()) / square if square else None

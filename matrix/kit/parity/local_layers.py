@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -29,15 +30,7 @@ ABSENT: Final = (
     "TEColumnParallelLinear",
     "TERowParallelLinear",
 )
-COMMUNICATION: Final = (
-    "_reduce",
-    "_split_along_last_dim",
-    "_split_along_first_dim",
-    "_gather_along_last_dim",
-    "_gather_along_first_dim",
-    "_reduce_scatter_along_last_dim",
-    "_reduce_scatter_along_first_dim",
-)
+COMMUNICATION: Final = r"_reduce|_(split|gather|reduce_scatter)_along_(first|last)_dim"  # names of functions
 
 
 def install(*, attention: bool) -> None:
@@ -86,7 +79,7 @@ def _own_results() -> None:
     from megatron.core.tensor_parallel import mappings
 
     for name, function in list(vars(mappings).items()):
-        if name in COMMUNICATION and not hasattr(function, "__wrapped__"):
+        if re.fullmatch(COMMUNICATION, name) and not hasattr(function, "__wrapped__"):
             setattr(mappings, name, _returning_own(function))
 
 

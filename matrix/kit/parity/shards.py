@@ -15,7 +15,6 @@ from typing import Any, Final
 
 EXPERT: Final = ".local_experts."
 EXPERT_DIMENSIONS: Final = {"linear_fc1.weight": 0, "linear_fc1.bias": 0, "linear_fc2.weight": 1}
-NORMS: Final = ("norm.weight",)
 FUSED: Final = (
     (r"self_attention\.linear_qkv\.layer_norm_", "input_layernorm."),
     (r"linear_(q|kv)_up_proj\.layer_norm_", r"\1_layernorm."),
@@ -47,6 +46,8 @@ class Shard:
 
 def shards(chunk: Any, config: Any, *, tied: bool) -> Iterator[Shard]:
     """Yield the shards of one model chunk, in upstream's order."""
+    import torch
+
     layers, experts = layer_numbers(chunk), expert_offset(chunk)
     for upstream, parameter in chunk.named_parameters():
         name = local_name(upstream)
@@ -61,7 +62,7 @@ def shards(chunk: Any, config: Any, *, tied: bool) -> Iterator[Shard]:
         yield Shard(
             canonical(name, layers, experts, tied=tied),
             tuple(shape),
-            part(indices(shape), dimension, size, number, pieces),
+            part(torch.arange(math.prod(shape)).view(shape), dimension, size, number, pieces),
             parameter,
         )
 
@@ -90,8 +91,8 @@ def layer_numbers(chunk: Any) -> dict[str, int]:
 
 def expert_offset(chunk: Any) -> int:
     """Return the number of the first expert of this rank."""
-    indices_ = (module.local_expert_indices for module in chunk.modules() if hasattr(module, "local_expert_indices"))
-    return int(next((first[0] for first in indices_), 0))
+    indices = (module.local_expert_indices for module in chunk.modules() if hasattr(module, "local_expert_indices"))
+    return int(next((first[0] for first in indices), 0))
 
 
 def canonical(name: str, layers: dict[str, int], experts: int, *, tied: bool) -> str:
@@ -127,13 +128,6 @@ def split_dimension(name: str, parameter: Any) -> int | None:
     if EXPERT in name and not hasattr(parameter, "partition_dim"):  # nor, before 0.19, experts in one grouped layer
         return EXPERT_DIMENSIONS.get(name.partition(EXPERT)[2].partition(".")[2])
     return parameter.partition_dim if getattr(parameter, "tensor_model_parallel", False) else None
-
-
-def indices(shape: list[int]) -> Any:
-    """Return the flat index of each element of a tensor of this shape."""
-    import torch
-
-    return torch.arange(math.prod(shape)).view(shape)
 
 
 def part(whole: Any, dimension: int | None, size: int, number: int, pieces: int) -> Any:
@@ -172,7 +166,7 @@ def initial(shard: Shard, draw: Draw, unit: float = 0.0) -> Any:
     values = torch.randn(shard.shape, generator=generator, dtype=torch.float64)
     if len(shard.shape) > 1:
         values *= shard.shape[-1] ** -0.5
-    elif shard.name.endswith(NORMS):
+    elif shard.name.endswith("norm.weight"):
         values = 1 + 0.1 * values
     else:
         values *= 0.1

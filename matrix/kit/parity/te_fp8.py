@@ -8,9 +8,9 @@ does, so that a stale one shows. Source: csrc/quantizer.cpp, recipe and gemm of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from matrix.kit import te_extension
 
@@ -24,8 +24,18 @@ HALF: Final = 2  # bytes
 BLOCKS: Final = "Float8BlockQuantizer"
 BLOCK: Final = 128  # values that share a scale, of a row, or of a square's side
 SQUARE: Final = 2  # the dimensions of a block
+# What the extension has, by name: the functions below and those of te_kernels.
+KERNELS: Final[dict[str, Any]] = {name: IntEnum(name, places, start=0) for name, places in PLACES.items()}
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
+def kernel(function: Function) -> Function:
+    """Enter a function in KERNELS."""
+    KERNELS[function.__name__] = function
+    return function
+
+
+@kernel
 def quantize(tensor: Any, quantizer: Any, output: Any = None, noop: Any = None) -> Any:
     """Write a tensor to one of FP8, a new one without `output`; with `noop` 1 nothing is written."""
     if output is None:
@@ -141,11 +151,13 @@ def _scale(amax: Any, largest: float, power_of_2: bool, epsilon: float) -> Any:
     return scale.log2().floor().exp2() if power_of_2 else scale
 
 
+@kernel
 def compute_amax(tensor: Any, amax: Any) -> None:
     """Write the largest absolute value of a tensor."""
     amax.copy_(tensor.abs().max())
 
 
+@kernel
 def multi_tensor_compute_scale_and_scale_inv(
     _: int, __: Any, lists: Sequence[Sequence[Any]], largest: float, power_of_2: bool, epsilon: float
 ) -> None:
@@ -199,36 +211,43 @@ def named(dtype: Any) -> Any:
     return {te: ours for ours, te in TE_DType.items()}[dtype]
 
 
+@kernel
 def dequantize(tensor: Any, dtype: Any) -> Any:
     """Return the values of a tensor of FP8."""
     return (tensor._data * tensor._scale_inv).to(named(dtype))
 
 
+@kernel
 def fp8_transpose(data: Any, _: Any, *, out: Any = None) -> Any:
     """Return the transpose of data, in `out` where there is one."""
     return _kept(out, turned(data))
 
 
+@kernel
 def swap_first_dims(tensor: Any, *, out: Any = None) -> Any:
     """Return a tensor with its first two dimensions exchanged, in `out` where there is one."""
     return _kept(out, tensor.transpose(0, 1))
 
 
+@kernel
 def bgrad_quantize(gradient: Any, quantizer: Any) -> tuple[Any, Any]:
     """Return the gradient of a bias, and the quantized gradient."""
     return gradient.reshape(-1, gradient.shape[-1]).sum(0), quantize(gradient, quantizer)
 
 
+@kernel
 def split_quantize(tensor: Any, splits: Sequence[int], quantizers: Sequence[Any], *_: Any, **__: Any) -> list[Any]:
     """Return the quantized parts of a tensor, one for each quantizer."""
     return [quantize(part, quantizer) for part, quantizer in zip(tensor.split(splits), quantizers, strict=True)]
 
 
+@kernel
 def fused_multi_quantize(tensors: Sequence[Any], _: Any, quantizers: Sequence[Any], __: Any) -> list[Any]:
     """Return the quantized tensors, as TE up to 2.5 asks for."""
     return [quantize(tensor, quantizer) for tensor, quantizer in zip(tensors, quantizers, strict=True)]
 
 
+@kernel
 def fused_multi_row_padding(tensor: Any, out: Any, splits: Sequence[int], padded: Sequence[int]) -> None:
     """Write the rows of each part to a part of `out` of another number of rows; the rest is zero."""
     out.zero_()
@@ -237,6 +256,7 @@ def fused_multi_row_padding(tensor: Any, out: Any, splits: Sequence[int], padded
         target[:least] = rows[:least]
 
 
+@kernel
 def fused_amax_and_scale_update_after_reduction(
     reduced: Any, histories: Sequence[Any], scales: Sequence[Any], algorithm: str, dtype: Any, margin: float
 ) -> None:
@@ -253,23 +273,4 @@ def fused_amax_and_scale_update_after_reduction(
         scale.copy_(torch.where(chosen > 0, largest / chosen, scale))
 
 
-KERNELS: Final[dict[str, Any]] = {
-    "fused_multi_row_unpadding": fused_multi_row_padding,
-    "create_empty_quantized_tensor": create,
-    **{name: IntEnum(name, places, start=0) for name, places in PLACES.items()},
-} | {
-    kernel.__name__: kernel
-    for kernel in (
-        quantize,
-        dequantize,
-        fp8_transpose,
-        swap_first_dims,
-        bgrad_quantize,
-        split_quantize,
-        compute_amax,
-        multi_tensor_compute_scale_and_scale_inv,
-        fused_multi_quantize,
-        fused_multi_row_padding,
-        fused_amax_and_scale_update_after_reduction,
-    )
-}
+KERNELS.update(create_empty_quantized_tensor=create, fused_multi_row_unpadding=fused_multi_row_padding)

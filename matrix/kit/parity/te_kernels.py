@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from matrix.kit import cpu_device, te_extension
 from matrix.kit.parity import te_fp8
+from matrix.kit.parity.te_fp8 import KERNELS, kernel
 
 TE: Final = "transformer_engine.pytorch"
 CUDA: Final = "12.9"  # from here on TE has FP8 in blocks on SM 9.0
@@ -87,8 +88,8 @@ def _replace_attention() -> None:
     widen(f"{TE}.attention", "float16", "half")
     _replace(utils, "canonicalize_device", lambda device: torch.device("cpu"))
     kernels: dict[str, Callable[..., Any]] = {"fused_attn_fwd": attention, "fused_attn_bwd": attention_backward}
-    for name, kernel in kernels.items():
-        _replace(fused_attn, name, _named(inspect.signature(getattr(fused_attn, name)), kernel))
+    for name, function in kernels.items():
+        _replace(fused_attn, name, _named(inspect.signature(getattr(fused_attn, name)), function))
 
 
 def _replace(home: types.ModuleType, name: str, replacement: Any) -> None:
@@ -121,6 +122,7 @@ def _named(signature: inspect.Signature, kernel: Callable[..., Any]) -> Callable
     return call
 
 
+@kernel
 def generic_gemm(
     a: Any, a_transposed: bool, b: Any, b_transposed: bool, out: Any, quantizer: Any, *options: Any, **scale: Any
 ) -> tuple[Any, Any, None, None]:
@@ -138,6 +140,7 @@ def generic_gemm(
     return _written(product, out, accumulate, quantizer), rows(b).sum(0) if has_bias and grad else None, None, None
 
 
+@kernel
 def te_general_grouped_gemm(
     a: list[Any], a_transposed: bool, b: list[Any], b_transposed: bool, out: list[Any], *options: Any
 ) -> list[Any] | None:
@@ -175,6 +178,7 @@ def _written(values: Any, out: Any, accumulate: bool = False, quantizer: Any = N
     return out.add_(values.view(out.shape)) if accumulate else out.copy_(values.view(out.shape))
 
 
+@kernel
 def layernorm_fwd(
     values: Any, weight: Any, bias: Any, eps: float, out: Any, quantizer: Any, _: Any, __: int, centered: bool
 ) -> tuple[Any, Any, Any]:
@@ -185,6 +189,7 @@ def layernorm_fwd(
     return _written(normal * (weight + centered) + bias, out, quantizer=quantizer), mean, inverse
 
 
+@kernel
 def rmsnorm_fwd(
     values: Any, weight: Any, eps: float, out: Any, quantizer: Any, _: Any, __: int, centered: bool
 ) -> tuple[Any, None, Any]:
@@ -193,6 +198,7 @@ def rmsnorm_fwd(
     return _written(values * inverse[:, None] * (weight + centered), out, quantizer=quantizer), None, inverse
 
 
+@kernel
 def layernorm_bwd(
     gradient: Any, values: Any, mean: Any, inverse: Any, weight: Any, _: int, centered: bool
 ) -> tuple[Any, ...]:
@@ -202,6 +208,7 @@ def layernorm_bwd(
     return _norm_gradients(gradient, scaled, (values - mean[:, None]) * inverse[:, None], inverse, shift)
 
 
+@kernel
 def rmsnorm_bwd(gradient: Any, values: Any, inverse: Any, weight: Any, _: int, centered: bool) -> tuple[Any, ...]:
     """Return the gradients of values and weight."""
     scaled = gradient.view(values.shape) * (weight + centered)
@@ -301,12 +308,14 @@ def _scores(query: Any, key: Any, scale: float | None, mask: str) -> Any:
     return scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1 + later), -torch.inf)
 
 
+@kernel
 def multi_tensor_scale(_: int, __: Any, lists: Sequence[Sequence[Any]], scale: float) -> None:
     """Write the scaled tensors of the first list to the second."""
     for tensor, output in zip(*lists, strict=True):
         output.copy_(tensor * scale)
 
 
+@kernel
 def multi_tensor_l2norm(_: int, __: Any, lists: Sequence[Sequence[Any]], each: bool = False) -> tuple[Any, Any]:
     """Return the norm of all tensors, and of each."""
     import torch
@@ -315,6 +324,7 @@ def multi_tensor_l2norm(_: int, __: Any, lists: Sequence[Sequence[Any]], each: b
     return norms.norm().view(1), norms if each else None
 
 
+@kernel
 def multi_tensor_adam(_: int, __: Any, lists: Sequence[Sequence[Any]], *options: Any) -> None:
     """Update parameters and both moments by one step of Adam."""
     rate, beta, beta2, eps, step, decoupled, corrected, decay = options
@@ -327,6 +337,7 @@ def multi_tensor_adam(_: int, __: Any, lists: Sequence[Sequence[Any]], *options:
         parameter.sub_(rate * (update + decay * parameter if decoupled else update))
 
 
+@kernel
 def multi_tensor_sgd(_: int, __: Any, lists: Sequence[Sequence[Any]], *options: Any) -> None:
     """Update parameters and their momentum by one step of SGD."""
     decay, momentum, dampening, rate, nesterov, first_run, late, scale = options
@@ -338,25 +349,4 @@ def multi_tensor_sgd(_: int, __: Any, lists: Sequence[Sequence[Any]], *options: 
         parameter.sub_(rate * (update + decay * parameter if late else update))
 
 
-KERNELS: Final[dict[str, Any]] = (
-    te_fp8.KERNELS
-    | {
-        "_num_cublas_streams": 1,  # before 2.6
-        "multi_tensor_scale_tensor": multi_tensor_scale,  # the scale is a tensor
-    }
-    | {
-        kernel.__name__: kernel
-        for kernel in (
-            generic_gemm,
-            te_general_grouped_gemm,
-            layernorm_fwd,
-            layernorm_bwd,
-            rmsnorm_fwd,
-            rmsnorm_bwd,
-            multi_tensor_scale,
-            multi_tensor_l2norm,
-            multi_tensor_adam,
-            multi_tensor_sgd,
-        )
-    }
-)
+KERNELS.update(_num_cublas_streams=1, multi_tensor_scale_tensor=multi_tensor_scale)  # before 2.6; by a tensor

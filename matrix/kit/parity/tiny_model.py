@@ -32,11 +32,9 @@ COEFFICIENT: Final = 0.1  # of an auxiliary loss: large enough for its gradient 
 CLIP: Final = 0.05  # of the gradient's norm: below it, so that every step is clipped
 RATE: Final = 0.1
 FP8_MARGIN: Final = 4  # bits above the largest value of the step before, so that no value of the next saturates
-FRACTIONS: Final = {"half": 0.5, "all": 1.0}  # of the parameters that are offloaded
+FRACTIONS: Final[Mapping[Value, float]] = {"none": 0.0, "half": 0.5, "all": 1.0}  # of the parameters: offloaded ones
 
-ONE: Final = dict.fromkeys(
-    ("context_parallel_size", "expert_model_parallel_size", "num_distributed_optimizer_instances"), 1
-)
+ONE: Final = dict.fromkeys(("context_parallel_size", "expert_model_parallel_size"), 1)
 # What a release does that lacks the option.
 PLAIN: Final[Mapping[str, Any]] = {
     **ONE,
@@ -49,7 +47,6 @@ PLAIN: Final[Mapping[str, Any]] = {
     "moe_token_dispatcher_type": "allgather",
     "moe_router_load_balancing_type": "none",
     "moe_aux_loss_coeff": 0.0,
-    "attention_softmax_in_fp32": True,
 }
 
 
@@ -100,7 +97,6 @@ def initialize(point: Point) -> None:
         "context_parallel_size": point.count("cp"),
         "expert_model_parallel_size": point.count("ep"),
         "expert_tensor_parallel_size": point.etp,
-        "num_distributed_optimizer_instances": point.count("optimizer_instances"),
     }
     function = parallel_state.initialize_model_parallel
     function(**accepted(function, groups, **{**ONE, "expert_tensor_parallel_size": point.count("tp")}))
@@ -129,15 +125,13 @@ def transformer_config(point: Point, device: Device) -> Any:
     options = {**_shape(point), **_experts(point), **_layout(point), **_computing(point, device)}
     kind = upstream.TransformerConfig
     if point["attention"] == "mla":
-        kind = getattr(upstream, "MLATransformerConfig", None) or _lacks("multi-latent attention")
+        if not hasattr(upstream, "MLATransformerConfig"):
+            raise UnsupportedError("this megatron-core has no multi-latent attention")
+        kind = upstream.MLATransformerConfig
         latent = {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_head_dim": 4, "qk_pos_emb_head_dim": 4, "v_head_dim": 4}
         options |= {name: sized(point, size) for name, size in latent.items()}
         options |= {"rope_type": "rope", "multi_latent_attention": True}
     return kind(**accepted(kind, options, **PLAIN, expert_tensor_parallel_size=point.count("tp")))
-
-
-def _lacks(what: str) -> Any:
-    raise UnsupportedError(f"this megatron-core has no {what}")
 
 
 def _shape(point: Point) -> dict[str, Any]:
@@ -164,14 +158,9 @@ def _shape(point: Point) -> dict[str, Any]:
         "calculate_per_token_loss": point["per_token_loss"],
         "mtp_num_layers": point["mtp"] or None,
         "mtp_loss_scaling_factor": 0.1 if point["mtp"] else None,
+        # No kernel is fused: that is upstream's default in every release.
         "hidden_dropout": 0.0,
         "attention_dropout": 0.0,
-        "bias_dropout_fusion": False,
-        "bias_activation_fusion": False,
-        "masked_softmax_fusion": False,
-        "apply_rope_fusion": False,
-        "persist_layer_norm": False,
-        "attention_softmax_in_fp32": True,
         "gradient_accumulation_fusion": point["wgrad_fusion"],
     }
 
@@ -179,7 +168,7 @@ def _shape(point: Point) -> dict[str, Any]:
 def _experts(point: Point) -> dict[str, Any]:
     if not point["experts"]:
         return {}
-    mixture = {
+    return {
         "num_moe_experts": point["experts"],
         "moe_ffn_hidden_size": sized(point, FFN),
         "moe_router_topk": point["topk"],
@@ -193,13 +182,11 @@ def _experts(point: Point) -> dict[str, Any]:
         "moe_shared_expert_intermediate_size": sized(point, FFN) if point["shared_expert"] else None,
         "moe_shared_expert_gate": point["shared_gate"],
         "moe_shared_expert_overlap": point["shared_overlap"],
-        "moe_latent_size": point["latent"] or None,
         "moe_layer_freq": 2 if point["moe_layers"] == "alternate" else 1,
         "moe_grouped_gemm": point["modules"] == "te",
+        "moe_router_num_groups": 2 if point["groups"] else None,
+        "moe_router_group_topk": 1 if point["groups"] else None,
     }
-    if point["groups"]:
-        mixture |= {"moe_router_num_groups": 2, "moe_router_group_topk": 1}
-    return mixture
 
 
 def _computing(point: Point, device: Device) -> dict[str, Any]:
@@ -224,16 +211,12 @@ def _computing(point: Point, device: Device) -> dict[str, Any]:
 
 
 def _layout(point: Point) -> dict[str, Any]:
-    recompute: dict[str, Any] = {}
-    if point["recompute"] != "none":
-        recompute["recompute_granularity"] = point["recompute"]
-    if point["recompute"] == "full":
-        recompute |= {"recompute_method": "uniform", "recompute_num_layers": 1}
-    stages = {"num_layers_in_first_pipeline_stage": 1} if point["uneven_stages"] else {}
-    interleaved = point["vpp"] != 1
+    full, interleaved = point["recompute"] == "full", point["vpp"] != 1
     return {
-        **recompute,
-        **stages,
+        "recompute_granularity": None if point["recompute"] == "none" else point["recompute"],
+        "recompute_method": "uniform" if full else None,
+        "recompute_num_layers": 1 if full else None,
+        "num_layers_in_first_pipeline_stage": 1 if point["uneven_stages"] else None,
         "tensor_model_parallel_size": point.count("tp"),
         "pipeline_model_parallel_size": point.count("pp"),
         "virtual_pipeline_model_parallel_size": point.count("vpp") if interleaved else None,
@@ -245,7 +228,6 @@ def _layout(point: Point) -> dict[str, Any]:
         # Gloo matches the sends and receives of a batch in their order, which two chunks of one rank do not share.
         "batch_p2p_comm": not interleaved,
         "overlap_p2p_comm": interleaved,
-        "deallocate_pipeline_outputs": False,
     }
 
 
@@ -277,7 +259,6 @@ def _wrapper(point: Point) -> dict[str, Any]:
         "overlap_grad_reduce": point["overlap_grad_reduce"],
         "overlap_param_gather": point["overlap_param_gather"],
         "average_in_collective": point["average_in_collective"],
-        "num_distributed_optimizer_instances": point.count("optimizer_instances"),
         "bucket_size": 2000 if point["small_buckets"] else None,
         "fp8_param_gather": point["fp8_params"],
     }
@@ -299,10 +280,9 @@ def _fully_sharded(device: Device, *arguments: Any, **options: Any) -> Any:
         from_group=lambda groups, device_type, **more: mesh.from_group(groups, "cpu", **more)
     )
     torch.cuda.current_device = lambda: 0
-    try:
-        return upstream.FullyShardedDataParallel(*arguments, device=torch.device("cpu"), **options)
-    finally:
-        torch.cuda.current_device = current
+    wrapped = upstream.FullyShardedDataParallel(*arguments, device=torch.device("cpu"), **options)
+    torch.cuda.current_device = current
+    return wrapped
 
 
 def divided(owned: list[Shard], chunks: list[Any]) -> list[Shard]:
@@ -401,14 +381,15 @@ def _optimizer(point: Point) -> dict[str, Any]:
         "use_distributed_optimizer": point["distributed_optimizer"] and not _layer_wise(point),
         "overlap_param_gather": point["overlap_param_gather"],
         "fp8_recipe": point["fp8"] if point["fp8"] != "none" else None,
+        "use_layer_wise_distributed_optimizer": _layer_wise(point),
+        "optimizer_cpu_offload": point["offload"] != "none",
+        "optimizer_offload_fraction": FRACTIONS[point["offload"]],
+        "overlap_cpu_optimizer_d2h_h2d": point["offload_overlap"],
+        # With distributed_optimizer=on as Megatron-LM demands.
+        "use_precision_aware_optimizer": point["offload"] != "none" and point["distributed_optimizer"],
     }
     if point["optimizer"] == "muon":  # its default precision rounds to bfloat16
         options |= {"muon_tp_mode": point["muon_tp"], "muon_fp32_matmul_prec": "highest"}
-        options["use_layer_wise_distributed_optimizer"] = _layer_wise(point)
-    if point["offload"] != "none":  # with distributed_optimizer=on as Megatron-LM demands
-        options |= {"optimizer_cpu_offload": True, "optimizer_offload_fraction": FRACTIONS[str(point["offload"])]}
-        options["overlap_cpu_optimizer_d2h_h2d"] = point["offload_overlap"]
-        options["use_precision_aware_optimizer"] = point["distributed_optimizer"]
     return options
 
 

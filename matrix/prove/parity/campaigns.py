@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import IO, Final
 
@@ -29,16 +30,7 @@ from matrix.kit.parity.factors import CARD, CPU, DTYPES, EXACT, FLOAT64, Point, 
 from matrix.prove.execution.engine import neutral, passed
 from matrix.prove.execution.engine import settings as cell_variables
 from matrix.prove.parity.card import SharedCard
-from matrix.prove.parity.points import (
-    DEVIATES,
-    EQUAL,
-    REFUSED,
-    Cause,
-    CauseSearch,
-    PointResult,
-    PointResults,
-    Space,
-)
+from matrix.prove.parity.points import DEVIATES, EQUAL, REFUSED, Cause, CauseSearch, PointResult, PointResults, Space
 from matrix.prove.provision import host, project
 from matrix.prove.provision.bases import CELL_SETTINGS, Bases
 from matrix.prove.provision.case_overlays import PRELOADED
@@ -76,7 +68,8 @@ class CoreCell:
     @contextmanager
     def judge(self, log: Path, say: Callable[[str], None]) -> Iterator[PointProcess]:
         """Give the judge of this cell; its process starts with the first point. Raises MatrixError without the card."""
-        site, words = passed(os.environ, self.python), command(self.python, project.folder())
+        words = python_module(self.python, MODULE, folder=project.folder())
+        site, words = passed(os.environ, self.python), ["nice", "-n", "10", *words]  # others come first
         own = nullcontext({"PYTHONPATH": str(self.overlay)})
         if self.card:
             site, words = neutral(os.environ), python_module(self.python, MODULE, CARD, folder=project.folder())
@@ -88,11 +81,10 @@ class CoreCell:
 
 def base_of(catalog: Catalog, release: str) -> Wheels:
     """Return the newest base that a release may be planned on; those of the night first, which are made already."""
-    bases = [base for night in (True, False) for base in reversed(catalog.standard) if bool(base.night) is night]
-    for base in bases:
-        for python in base.pythons[:1]:
-            if not catalog.excluded(catalog.cell(base.id, {MCORE: release}, python=python).stack):
-                return base
+    newest_first = reversed(catalog.standard)
+    for base in sorted(newest_first, key=lambda base: not base.night):
+        if not catalog.excluded(catalog.cell(base.id, {MCORE: release}).stack):
+            return base
     raise MatrixError("no base of wheels for this megatron-core", got=release, expected="a released megatron-core")
 
 
@@ -210,13 +202,9 @@ class PointProcess:
         if self._process is None:
             return
         process, self._process = self._process, None
-        with suppress(ProcessLookupError):
+        # Popen's context closes the pipes and reaps the process.
+        with suppress(ProcessLookupError, BrokenPipeError), process:
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        for stream in (process.stdin, process.stdout):
-            if stream:
-                with suppress(BrokenPipeError):
-                    stream.close()
 
 
 def _line(stream: IO[str], seconds: float) -> str | None:
@@ -224,11 +212,6 @@ def _line(stream: IO[str], seconds: float) -> str | None:
     with selectors.DefaultSelector() as selector:
         selector.register(stream, selectors.EVENT_READ)
         return stream.readline() if selector.select(seconds) else None
-
-
-def command(python: Path, project: Path) -> list[str]:
-    """Return the command of the process, at a low priority: it fills the time that others leave."""
-    return ["nice", "-n", "10", *python_module(python, MODULE, folder=project)]
 
 
 @dataclass(frozen=True)
@@ -307,25 +290,22 @@ class ParityRun:
 
     def asked(self, source: str, points: Sequence[Point]) -> CoreResult:
         """Return the comparisons of some layouts in a core; one that the release does not have is refused."""
-        started, base, comparisons, problem = self.clock(), "", [], ""
+        started, result = self.clock(), CoreResult(source, "", te=self.te, device=self.device)
+        rows: list[PointResult] = []
         try:
             with self.judging(source) as (cell, judge):
-                base = cell.base
+                result = replace(result, base=cell.base)
                 for point in points:
                     lacking = PointResult(point, self.seed, REFUSED, text="this release has no such option")
-                    has = point.supported(cell.release)
-                    comparisons.append(judge(self.dtype, point, self.seed) if has else lacking)
+                    rows.append(judge(self.dtype, point, self.seed) if point.supported(cell.release) else lacking)
         except MatrixError as error:
-            problem = error.brief
-        rows, seconds = tuple(comparisons), self.clock() - started
-        result = CoreResult(source, base, (), len(rows), asked=rows, seconds=seconds, problem=problem)
-        return replace(result, te=self.te, device=self.device)
+            result = replace(result, problem=error.brief)
+        return replace(result, judged=len(rows), asked=tuple(rows), seconds=self.clock() - started)
 
     def searched(self, source: str, seconds: float) -> CoreResult:
         """Search a core for this time; what is found until a Ctrl-C is in the comparisons."""
-        started = self.clock()
+        started, result = self.clock(), CoreResult(source, "", te=self.te, device=self.device)
         causes: list[Cause] = []
-        result = CoreResult(source, "")
         try:
             with self.judging(source) as (cell, judge):
                 catalog = cell.card.installation.catalog if cell.card else self.catalog
@@ -338,10 +318,12 @@ class ParityRun:
                 for cause in search:
                     self.say(f"{source}  {cause.certainty.value}: {cause.point}")
                     causes.append(cause)
-            result = CoreResult(source, cell.base, (), search.judged, search.equal, search.uncovered)
+            result = replace(
+                result, base=cell.base, judged=search.judged, equal=search.equal, uncovered=search.uncovered
+            )
         except MatrixError as error:
             result = replace(result, problem=error.brief)
-        return replace(result, causes=tuple(causes), seconds=self.clock() - started, te=self.te, device=self.device)
+        return replace(result, causes=tuple(causes), seconds=self.clock() - started)
 
 
 def known_layouts(catalog: Catalog, cell: CoreCell) -> dict[Point, str]:
@@ -360,10 +342,9 @@ def known_layouts(catalog: Catalog, cell: CoreCell) -> dict[Point, str]:
 
 def first_and_last(point: Point, results: Sequence[CoreResult]) -> str:
     """Return the spans of the cores in which a layout deviates: "0.12.0 .. 0.18.2"."""
-    spans: list[list[str]] = [[]]
-    for result in results:
-        if any(comparison.point == point and comparison.outcome == DEVIATES for comparison in result.asked):
-            spans[-1].append(result.core)
-        else:
-            spans.append([])
-    return ", ".join(span[0] if len(span) == 1 else f"{span[0]} .. {span[-1]}" for span in spans if span)
+
+    def deviates(result: CoreResult) -> bool:
+        return any(comparison.point == point and comparison.outcome == DEVIATES for comparison in result.asked)
+
+    spans = [[result.core for result in group] for found, group in groupby(results, deviates) if found]
+    return ", ".join(span[0] if len(span) == 1 else f"{span[0]} .. {span[-1]}" for span in spans)

@@ -14,7 +14,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from functools import cache, cached_property
 from itertools import combinations
@@ -65,8 +65,7 @@ class PointResult:
         deviations = tuple(
             Deviation(**{**deviation, "ranks": tuple(deviation["ranks"])}) for deviation in row.get("deviations", ())
         )
-        names = {field.name for field in fields(cls)}
-        return cls(**{**{name: row[name] for name in row if name in names}, "point": point, "deviations": deviations})
+        return cls(**{**row, "point": point, "deviations": deviations})
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, as `read` takes them."""
@@ -102,11 +101,8 @@ class PointResults:
         make_folder(self.path.parent, exist_ok=True)
         line = json.dumps(comparison.to_json()) + "\n"
         try:
-            descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-            try:
-                os.write(descriptor, b"\n" * torn(self.path) + line.encode())
-            finally:
-                os.close(descriptor)
+            with self.path.open("ab", buffering=0) as file:
+                file.write(b"\n" * torn(self.path) + line.encode())
         except OSError as error:
             raise unwritable(self.path, error) from error
 
@@ -117,10 +113,8 @@ class PointResults:
 def torn(path: Path) -> bool:
     """Return whether the file ends within a line."""
     with path.open("rb") as file:
-        if not file.seek(0, os.SEEK_END):
-            return False
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) != b"\n"
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+        return file.read() not in (b"", b"\n")
 
 
 @cache

@@ -41,8 +41,7 @@ from matrix.prove.parity.points import (
 )
 from matrix.prove.provision import host, project
 from matrix.prove.provision.bases import CELL_SETTINGS, Bases
-from matrix.prove.provision.case_overlays import PRELOADED
-from matrix.prove.provision.overlays import Overlays, OverlaySpec
+from matrix.prove.provision.overlays import PRELOADED, Overlays, OverlaySpec
 from matrix.read import package_source, scratch
 from matrix.read.commands import python_module
 from matrix.read.package_source import SourceKind

@@ -24,6 +24,7 @@ from matrix import __version__
 from matrix.ground.catalog import distributions
 from matrix.ground.catalog.machine import Toolkit
 from matrix.ground.catalog.model import Wheels
+from matrix.ground.catalog.regular_file import sha256
 from matrix.ground.catalog.schema import read_toml
 from matrix.ground.catalog.versions import NONE
 from matrix.ground.errors import MatrixError
@@ -31,9 +32,8 @@ from matrix.prove.planning.case_request import Supplies
 from matrix.prove.provision import bundle_folder, clones, host, project, thin_wheels
 from matrix.prove.provision.bases import CELL_REQUIRES, EXCLUDE, requirements
 from matrix.prove.provision.bundle_folder import LEFT_OUT, Bundle, BundleFile
-from matrix.prove.provision.case_overlays import PRELOADED
 from matrix.prove.provision.indexes import run_uv, site_options
-from matrix.prove.provision.overlays import FLASH_ATTENTION, NO_WHEEL, OLDEST
+from matrix.prove.provision.overlays import FLASH_ATTENTION, NO_WHEEL, OLDEST, PRELOADED
 from matrix.prove.provision.resolution import GO_ON, NO_ANSWER, PARTIAL, Downloader, IndexFile, index_files
 from matrix.read.commands import Runner, run
 from matrix.read.trees import LAYOUTS
@@ -241,7 +241,7 @@ class Maker:
             for path in self._wheels.iterdir():
                 if path.name not in names and f"wheels/{path.name}" not in earlier.files:  # uv could choose it
                     path.unlink()
-            facts = {"python": request.python, "wheel": wheel.name, "sha256": bundle_folder.digest(wheel)}
+            facts = {"python": request.python, "wheel": wheel.name, "sha256": sha256(wheel)}
             (self._folder / "start.py").write_text(project.script("start").format(**facts), encoding="utf-8")
             added = dict.fromkeys([*earlier.added, *([(request.base, request.select)] if self._earlier else [])])
             whole = replace(
@@ -295,7 +295,7 @@ class Maker:
             name = path.relative_to(self._folder).as_posix()
             of_bundle = name in bundle_folder.TOPMOST or name.partition("/")[0] in bundle_folder.FOLDERS
             if of_bundle and path.is_file() and path.suffix not in (bundle_folder.LOCK, PARTIAL):
-                yield name, BundleFile(path.stat().st_size, hashes.get(name) or bundle_folder.digest(path))
+                yield name, BundleFile(path.stat().st_size, hashes.get(name) or sha256(path))
 
 
 def requested(level: str, python: str, base: str, select: str, sm: str = "") -> Bundle:

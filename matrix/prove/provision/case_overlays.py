@@ -32,7 +32,7 @@ from matrix.ground.catalog.stack import MCORE, TE
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.planned import Planned
 from matrix.prove.provision.host import Configuration
-from matrix.prove.provision.overlays import Overlay, Overlays, OverlaySpec, identify, intact
+from matrix.prove.provision.overlays import PRELOADED, Overlay, Overlays, OverlaySpec, identify, intact
 from matrix.prove.provision.te_wheels import ReleaseBuild, release_build, toolkit
 from matrix.read import package_source
 from matrix.read.commands import STOP_S, python_code
@@ -40,7 +40,6 @@ from matrix.read.kernel import die_with_parent
 from matrix.read.package_source import Source, SourceKind
 
 CUDNN: Final = "nvidia/cudnn/lib/libcudnn_*.so.*"  # in its wheel, which torch requires
-PRELOADED: Final = ("torch", "numpy")  # the forkserver imports them, so they belong to the base
 
 
 @dataclass(frozen=True)

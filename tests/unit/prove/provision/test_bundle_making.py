@@ -17,6 +17,7 @@ import pytest
 from matrix import __version__
 from matrix.ground.catalog.machine import Toolkit
 from matrix.ground.catalog.model import Wheels
+from matrix.ground.catalog.regular_file import sha256
 from matrix.ground.errors import MatrixError
 from matrix.prove.planning.case_request import Supplies
 from matrix.prove.provision import bundle_folder, bundle_making, host, project
@@ -71,7 +72,7 @@ class Index:
     def lock(self, name: str, size: int) -> str:
         path = self.folder / f"{name}-1-py3-none-any.whl"
         path.write_bytes(name.encode().ljust(size, b"."))
-        wheel = f'{{ url = "{path.as_uri()}", hashes = {{ sha256 = "{bundle_folder.digest(path)}" }} }}'
+        wheel = f'{{ url = "{path.as_uri()}", hashes = {{ sha256 = "{sha256(path)}" }} }}'
         return f'[[packages]]\nname = "x"\nwheels = [{wheel}]\n'
 
 

@@ -206,10 +206,12 @@ class Maker:
         """
         if not (able := [toolkit for toolkit in toolkits if not distributions.build_lack(te, toolkit)]):
             raise MatrixError("this release can't be built", got=distributions.build_lack(te, toolkits[0]))
-        parts = [distributions.requirements(te, toolkit.cuda or "") for toolkit in able]
-        excluded, source = (*PRELOADED, FLASH_ATTENTION), parts[0].source
-        files = self._files_of([source], python, "--no-deps", "--no-binary", source.partition("==")[0])
-        return sum((self._files_of(part.wheels, python, "--no-build", exclude=excluded) for part in parts), files)
+        excluded, package = (*PRELOADED, FLASH_ATTENTION), distributions.te_builds().extension.package
+        files = self._files_of([f"{package}=={te}"], python, "--no-deps", "--no-binary", package)
+        for toolkit in able:
+            wheels = distributions.requirements(te, toolkit.cuda or "")
+            files += self._files_of(wheels, python, "--no-build", exclude=excluded)
+        return files
 
     def check_space(self, contents: BundleContents, split: int) -> None:
         """Raise MatrixError if the disk has no room for what is not there yet and a part, or --split makes too many."""

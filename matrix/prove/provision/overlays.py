@@ -194,7 +194,7 @@ class Overlays:
         """
         install = partial(install_for, spec.python, self.run)
         wheel = te_wheels.provide(build, interpreter, self.run, install)
-        wheels = [*distributions.requirements(build.te, build.cuda).wheels, str(wheel)]
+        wheels = [*distributions.requirements(build.te, build.cuda), str(wheel)]
         install(wheels, folder, {*spec.base, FLASH_ATTENTION})
         packages = installed(folder)
         if any(Requirement(text).name == FLASH_ATTENTION for package in packages.values() for text in package.requires):

@@ -16,7 +16,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
@@ -158,14 +158,13 @@ def unlaid(
     cases: Iterable[Planned], environment: PythonEnvironment, configuration: Configuration, overlays: Overlays
 ) -> frozenset[str]:
     """Return the keys of the cases of which an overlay is still to be made, for which uv is needed."""
-    made: dict[str, bool] = {}
+
+    @cache
+    def is_made(digest: str) -> bool:
+        return intact(overlays.root / digest) is not None
 
     def lacks(case: Planned) -> bool:
-        for spec in overlay_specs(case, environment, configuration):
-            digest = overlay_digest(spec)
-            if not made.setdefault(digest, intact(overlays.root / digest) is not None):
-                return True
-        return False
+        return not all(is_made(overlay_digest(spec)) for spec in overlay_specs(case, environment, configuration))
 
     keys = set()
     for item in cases:

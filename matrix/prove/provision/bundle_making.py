@@ -6,12 +6,10 @@ What is there already is not downloaded again: an interrupted bundle goes on whe
 from __future__ import annotations
 
 import errno
-import os
 import platform
 import re
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,7 +28,7 @@ from matrix.ground.catalog.versions import NONE
 from matrix.ground.errors import MatrixError
 from matrix.prove.planning.case_request import Supplies
 from matrix.prove.provision import bundle_folder, clones, host, project, thin_wheels
-from matrix.prove.provision.bases import CELL_REQUIRES, EXCLUDE, requirements
+from matrix.prove.provision.bases import CELL_REQUIRES, requirements
 from matrix.prove.provision.bundle_folder import LEFT_OUT, Bundle, BundleFile
 from matrix.prove.provision.indexes import run_uv, site_options
 from matrix.prove.provision.overlays import FLASH_ATTENTION, NO_WHEEL, OLDEST, PRELOADED
@@ -172,11 +170,7 @@ class Maker:
         self, requirements: Sequence[str], python: str, *options: str, exclude: Sequence[str] = ()
     ) -> list[IndexFile]:
         """Return the files of the index; the size of one for which it states none is its server's answer."""
-        with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as left_out:
-            left_out.write("\n".join(exclude))
-            left_out.flush()
-            environ = {**os.environ, EXCLUDE: left_out.name}
-            files = index_files(requirements, python, options, self._run, environ)
+        files = index_files(requirements, python, options, self._run, excluded=exclude)
         return [file if file.size else replace(file, size=Downloader(self._options).size(file.url)) for file in files]
 
     def _release(self, package: str, version: str, python: str) -> list[IndexFile]:

@@ -221,25 +221,30 @@ class Overlays:
 
     def install(self, wanted: str, folder: Path, python: str, no_cache: bool = False) -> None:
         """Install a wheel for a Python into `folder`. Raises MatrixError where there is none."""
-        result = install_wheels([wanted], folder, self.run, ["--python-version", python, *["--no-cache"] * no_cache])
-        if result.code:
-            raise MatrixError(
-                f"uv cannot install this for Python {python}",
-                where=wanted,
-                got=result.complaint,
-                fix="check the version, and that the package index is reachable",
-            )
+        install_for(python, self.run, [wanted], folder, no_cache=no_cache)
         if "==" in wanted:  # a release: a wheel of a user may have the version of one
             keep_contents(self.root.parent / "contents" / "overlays", folder, wanted.partition("==")[0])
 
 
 def install_for(
-    python: str, run: Runner, wanted: Sequence[str], folder: Path, excluded: Collection[str] | None = None
+    python: str,
+    run: Runner,
+    wanted: Sequence[str],
+    folder: Path,
+    excluded: Collection[str] | None = None,
+    *,
+    no_cache: bool = False,
 ) -> None:
     """Install wheels for a minor of Python, with what they require if `excluded` is given. Raises MatrixError."""
-    result = install_wheels(wanted, folder, run, ["--python-version", python], excluded=excluded)
+    options = ["--python-version", python, *["--no-cache"] * no_cache]
+    result = install_wheels(wanted, folder, run, options, excluded=excluded)
     if result.code:
-        raise MatrixError("uv cannot install this", where=" ".join(wanted), got=result.complaint)
+        raise MatrixError(
+            f"uv cannot install this for Python {python}",
+            where=" ".join(wanted),
+            got=result.complaint,
+            fix="check the version, and that the package index is reachable",
+        )
 
 
 def lay_flash_attention(folder: Path) -> None:
@@ -265,13 +270,8 @@ def install_wheels(
     With `excluded`, also what they require, without these packages.
     """
     words = ["pip", "install", "--quiet", "--no-build", "--target", str(folder), "--python", sys.executable]
-    words += [*options, *wanted]
-    if excluded is None:
-        return run_uv([*words, "--no-deps"], folder, run, seconds=seconds)
-    with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as file:
-        file.write("\n".join(sorted(excluded)))
-        file.flush()
-        return run_uv([*words, "--excludes", file.name], folder, run, seconds=seconds)
+    words += [*options, *wanted, *["--no-deps"] * (excluded is None)]
+    return run_uv(words, folder, run, seconds=seconds, excluded=excluded)
 
 
 def lay_wheels(folder: Path, wanted: Sequence[str], run: Runner = run) -> str:

@@ -20,7 +20,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -170,7 +170,12 @@ def resolve(
 
 
 def _compile(
-    requirements: Sequence[str], python: str, options: Sequence[str], run: Runner, environ: Mapping[str, str]
+    requirements: Sequence[str],
+    python: str,
+    options: Sequence[str],
+    run: Runner,
+    environ: Mapping[str, str],
+    excluded: Iterable[str] | None = None,
 ) -> CommandResult:
     """Return the result of `uv pip compile` for a minor of Python."""
     with tempfile.TemporaryDirectory() as name:
@@ -178,7 +183,7 @@ def _compile(
         path.write_text("\n".join(requirements) + "\n")
         words = ["pip", "compile", "--quiet", "--no-header", "--no-annotate", "--python", sys.executable]
         words += ["--python-version", python, *options, str(path)]
-        return run_uv(words, Path(name), run, environ, seconds=SECONDS)
+        return run_uv(words, Path(name), run, environ, seconds=SECONDS, excluded=excluded)
 
 
 def listed_releases(
@@ -203,13 +208,14 @@ def index_files(
     options: Sequence[str] = (),
     run: Runner = run,
     environ: Mapping[str, str] = os.environ,
+    excluded: Iterable[str] | None = None,
 ) -> tuple[IndexFile, ...]:
     """Return the files of the site's index to which requirements resolve; size 0 where the index states none.
 
     Options of uv: "--no-deps" for these files alone, "--no-binary NAME" for a source distribution. Raises MatrixError.
     """
     target = ["--python-platform", f"{platform.machine()}-manylinux_2_28"]
-    result = _compile(requirements, python, ["--format", "pylock.toml", *target, *options], run, environ)
+    result = _compile(requirements, python, ["--format", "pylock.toml", *target, *options], run, environ, excluded)
     if result.code:
         raise MatrixError(
             "the index has no such files",

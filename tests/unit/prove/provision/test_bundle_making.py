@@ -55,14 +55,15 @@ class Index:
             folder = Path(command[command.index("--out-dir") + 1])
             (folder / f"megatrix-{__version__}-py3-none-any.whl").write_bytes(b"the project")
             return CommandResult(0)
-        requirements = Path(command[-1]).read_text().split("\n")[0]
+        excluded, text = Path(command[-1]).read_text(), Path(command[command.index("--excludes") - 1]).read_text()
+        requirements = text.split("\n")[0]
         self.asked.append(requirements)
-        if requirements.startswith("torch") and environment:
-            self.excluded = Path(environment["UV_EXCLUDE"]).read_text()
+        if requirements.startswith("torch"):
+            self.excluded = excluded
         if self.down:
             return CommandResult(2, "", "error: Failed to fetch: `https://index.example/simple/torch/`")
         if "--no-deps" not in command:
-            names = re.findall(r"(?m)^[\w-]+", Path(command[-1]).read_text())
+            names = re.findall(r"(?m)^[\w-]+", text)
             return CommandResult(0, "".join(self.lock(name, 500) for name in [*names, *self.of_torch]))
         python = command[command.index("--python-version") + 1]
         if size := self.wheels.get(f"{requirements} {python}"):

@@ -21,11 +21,10 @@ from matrix.prove.planning.case_request import (
     CaseRequest,
     InstalledBase,
     PackageSource,
-    cases_here,
+    host_cases,
     requested_cases,
     requested_levels,
     selection,
-    with_host,
 )
 from matrix.prove.planning.rerun import RERUN, RERUN_HERE
 from matrix.prove.provision import bundle_folder, host
@@ -68,9 +67,7 @@ def selected(known: Catalog, request: CaseRequest) -> tuple[list[Planned], str]:
 
 def environment_cases(known: Catalog) -> tuple[Catalog, list[Planned]]:
     """Return the catalog with the environment of this process as the base `host`, and the cases there."""
-    base = _installed()
-    catalog = with_host(known, base.packages, base.python, base.label)
-    return catalog, cases_here(catalog, HOST, base.packages, tuple(Level), base.compiled)
+    return host_cases(known, _installed(), tuple(Level))
 
 
 def _inspected(field: str, text: str) -> PackageSource:

@@ -93,7 +93,7 @@ def device(rank: Rank) -> Any:
 def saving() -> Iterator[None]:
     """Raise LackError where a save needs a package of STORES that is absent.
 
-    Without psutil a save of megatron-core 0.13 - 0.16 does not return (save-without-psutil): it is not begun.
+    Without psutil a save of megatron-core 0.13 - 0.16 does not return: it is not begun.
     """
     if find_spec("psutil") is None and find_spec(WRITER):
         raise LackError("needs psutil to save: pip install psutil")

@@ -22,7 +22,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from matrix.ground.catalog.regular_file import open_regular, read_regular_text, within_limits
+from matrix.ground.catalog.regular_file import open_regular, read_regular_text, sha256, within_limits
 from matrix.ground.catalog.versions import is_version
 from matrix.ground.errors import MatrixError, closest
 from matrix.read.git import MOST, Repository
@@ -34,7 +34,6 @@ from matrix.read.trees import (
     declared,
     metadata,
     package_files,
-    sha256,
     tree_hash,
 )
 

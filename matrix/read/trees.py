@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from matrix.ground.catalog.codec import decode
-from matrix.ground.catalog.regular_file import open_regular
+from matrix.ground.catalog.regular_file import sha256
 from matrix.ground.catalog.schema import toml_table
 from matrix.ground.catalog.versions import is_version
 from matrix.ground.errors import MatrixError
@@ -173,12 +173,3 @@ def copy_files(files: Iterable[Path], root: Path, target: Path) -> None:
         copy = target / file.relative_to(root)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, copy)
-
-
-def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file, read in blocks of 1 MiB."""
-    total = hashlib.sha256()
-    with open_regular(path) as file:
-        while block := file.read(1 << 20):
-            total.update(block)
-    return total.hexdigest()

@@ -270,15 +270,15 @@ def offered(
     torch = packages.get("torch", spec.torch if isinstance(spec, Wheels) else None)
     builds = isinstance(spec, Wheels) or (base == HOST and torch)  # the catalog may be without the host
     toolkit = Toolkit(cuda=cuda, torch=torch) if builds else None
-    lays = cuda or spec.cuda if isinstance(spec, Container) else None
-    if features is not None:
-        nccl = next((version for name, version in packages.items() if name.startswith("nvidia-nccl-cu")), None)
-        te = packages.get("transformer-engine", NONE) if BaseFeature.COMPILED_TE.value in features else NONE
-        nccl = nccl or (spec.nccl if isinstance(spec, Container) else None)
-        return BaseOffer(base, lack, te, True, frozenset(features), names, toolkit=toolkit, nccl=nccl, lays=lays)
+    te = NONE if isinstance(spec, (Wheels, Image)) else None
+    offer = BaseOffer(base, lack, te, clones=names, toolkit=toolkit)
     if isinstance(spec, Container):
-        return BaseOffer(base, lack, spec.te, clones=names, nccl=spec.nccl, lays=lays)
-    return BaseOffer(base, lack, NONE if isinstance(spec, (Wheels, Image)) else None, clones=names, toolkit=toolkit)
+        offer = replace(offer, te=spec.te, nccl=spec.nccl, lays=cuda or spec.cuda)
+    if features is None:
+        return offer
+    nccl = next((version for name, version in packages.items() if name.startswith("nvidia-nccl-cu")), offer.nccl)
+    te = packages.get("transformer-engine", NONE) if BaseFeature.COMPILED_TE.value in features else NONE
+    return replace(offer, te=te, measured=True, features=frozenset(features), nccl=nccl)
 
 
 def unmet(catalog: Catalog, item: Planned, offer: BaseOffer, machine: Machine) -> Lack | None:
@@ -424,18 +424,16 @@ def _te(case: Case, item: Planned, offer: BaseOffer, machine: Machine) -> Lack |
         return None  # its overlay has the extension
     if (not required and CaseNeed.COMPILED_TE not in case.needs) or offer.te is None:
         return None
+    from matrix.ground.catalog import distributions
+
     text = "needs a compiled Transformer Engine" + (f" {required}" if required else "")
     if required and offer.toolkit and builds_te(item, offer):
-        from matrix.ground.catalog import distributions
-
         built = distributions.is_compiled(required, offer.toolkit, machine.compiled)
         why = distributions.build_lack(required, replace(offer.toolkit, nvcc=None if built else machine.nvcc), BUNDLE)
         if not (why or built or machine.sources is None or required in machine.sources):
             why = "the bundle has no source of it; fix: make one with megatrix bundle --select for its cases"
         return Lack(Kind.TE, f"{text}: {why}") if why else None
     if offer.te == NONE and offer.toolkit and machine.nvcc == NONE and not machine.compiled:
-        from matrix.ground.catalog import distributions
-
         return Lack(Kind.TE, f"{text}: {distributions.no_nvcc(offer.toolkit.cuda, BUNDLE)}")
     if offer.te == NONE:
         return Lack(Kind.TE, f"{text}; {offer.base} has none")

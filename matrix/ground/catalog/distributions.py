@@ -156,11 +156,11 @@ def read_distributions(path: Path = FOLDER / "distributions.toml") -> Distributi
 
 
 # What a host gets where it lacks it. megatron-core >= 0.7 saves with psutil: without it, saves of 0.13 - 0.16 wait for
-# ever (save-without-psutil). Megatron-LM's training imports six and regex up to 0.16, models einops from 0.9 on.
+# ever. Megatron-LM's training imports six and regex up to 0.16, models einops from 0.9 on.
 OF_HOST: Final = (("psutil", "7.2.2"), ("six", "1.17.0"), ("regex", "2024.11.6"), ("einops", "0.8.2"))
 PYTHON: Final = "transformer-engine"  # the wheel with the name and version, and from 1.10 on with all of the Python
-FILE: Final = Path(__file__).parent / "facts" / "te_builds.toml"
-NCCL_FILE: Final = FILE.with_name("nccl.toml")
+FILE: Final = FOLDER / "te_builds.toml"
+NCCL_FILE: Final = FOLDER / "nccl.toml"
 
 
 @dataclass(frozen=True)
@@ -181,20 +181,15 @@ class Extension:
 
 
 @dataclass(frozen=True)
-class CompiledLibrary:
-    """The library of the releases in `versions` for a major version of CUDA."""
-
-    package: str
-    cuda: str
-    versions: Range
-
-
-@dataclass(frozen=True)
 class ExtensionRequirement:
-    """A requirement from the package index that the extension of the releases in `versions` declares."""
+    """A requirement of the extension of the releases in `versions`; `cuda` is the major version that a library is for.
+
+    Without `cuda` it is one that the extension declares, of every CUDA.
+    """
 
     package: str
     versions: Range
+    cuda: str = ""
 
 
 @dataclass(frozen=True)
@@ -211,21 +206,9 @@ class TeBuilds:
     """The compiled parts of the releases."""
 
     extension: Extension
-    library: tuple[CompiledLibrary, ...]
+    library: tuple[ExtensionRequirement, ...]
     requirement: tuple[ExtensionRequirement, ...]
     unimportable: tuple[Unimportable, ...]
-
-
-@dataclass(frozen=True)
-class ReleaseParts:
-    """What a build takes from the package index, as requirements.
-
-    `wheels` are laid with all that they require: the Python, the library, and what the extension declares (onnx, ...).
-    `source` is an sdist (transformer_engine_torch-2.18.0.tar.gz).
-    """
-
-    wheels: tuple[str, ...]
-    source: str
 
 
 @cache
@@ -268,11 +251,13 @@ def no_nvcc(cuda: str | None, elsewhere: str = "") -> str:
     return f"no nvcc builds it here; fix: install {toolkit} and set CUDA_HOME{elsewhere}"
 
 
-def requirements(te: str, cuda: str) -> ReleaseParts:
-    """Return what a base with this CUDA of torch needs from the package index for a release."""
-    extension, declared = te_builds().extension, (one for one in te_builds().requirement if te in one.versions)
-    wheels = (f"{PYTHON}=={te}", f"{library(te, cuda)}=={te}", *(one.package for one in declared))
-    return ReleaseParts(wheels, f"{extension.package}=={te}")
+def requirements(te: str, cuda: str) -> tuple[str, ...]:
+    """Return the wheels that a base with this CUDA of torch needs besides the extension of a release.
+
+    They are laid with all that they require: the Python, the library, and what the extension declares (onnx, ...).
+    """
+    declared = (one.package for one in te_builds().requirement if te in one.versions)
+    return (f"{PYTHON}=={te}", f"{library(te, cuda)}=={te}", *declared)
 
 
 def architectures(te: str, sms: Collection[str], named: str = "") -> str:

@@ -194,8 +194,8 @@ class PythonEnvironment:
 class Toolkit:
     """What a base builds with; None is unknown.
 
-    `nvcc` is the CUDA version of the compiler ("13.0"), "none" without one. `cuda` is that of the base's torch, "none"
-    for a build without.
+    `nvcc` is the CUDA version of the compiler ("13.0"), "none" without one. `torch` is the version of the base's torch,
+    `cuda` the CUDA that it is built for, "none" for a build without.
     """
 
     nvcc: str | None = None

@@ -5,6 +5,7 @@ It runs in cells: standard library only.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import signal
@@ -79,6 +80,15 @@ def read_regular(path: Path, *, what: str = UNREADABLE, largest: int = LARGEST, 
 def read_regular_text(path: Path, *, errors: str = "replace", what: str = UNREADABLE, largest: int = LARGEST) -> str:
     """Return the text of a regular file in UTF-8. Raises UnreadableError; with errors="strict" UnicodeDecodeError."""
     return read_regular(path, what=what, largest=largest).decode("utf-8", errors)
+
+
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file, read in blocks of 1 MiB."""
+    total = hashlib.sha256()
+    with open_regular(path) as file:
+        while block := file.read(1 << 20):
+            total.update(block)
+    return total.hexdigest()
 
 
 @contextmanager

@@ -33,8 +33,7 @@ from matrix.prove.parity.card import SharedCard
 from matrix.prove.parity.points import DEVIATES, EQUAL, REFUSED, Cause, CauseSearch, PointResult, PointResults, Space
 from matrix.prove.provision import host, project
 from matrix.prove.provision.bases import CELL_SETTINGS, Bases
-from matrix.prove.provision.case_overlays import PRELOADED
-from matrix.prove.provision.overlays import Overlays, OverlaySpec
+from matrix.prove.provision.overlays import PRELOADED, Overlays, OverlaySpec
 from matrix.read import package_source, scratch
 from matrix.read.commands import python_module
 from matrix.read.package_source import SourceKind

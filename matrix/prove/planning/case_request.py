@@ -240,27 +240,21 @@ def cases_of_environment(
     catalog: Catalog, request: CaseRequest, installed: Callable[[], InstalledBase]
 ) -> list[Planned]:
     """Return the cases of the environment of this process. Raises MatrixError with an option that selects others."""
-    if conflicting := _given(request, "--within", "--smoke", "--expect", "--engine slurm", *OPTIONS.values()):
-        raise MatrixError(
-            "--here runs the installed packages only",
-            got=f"--here with {conflicting[0]}",
-            expected="--here alone, or with --select, --case or --level",
-            fix="leave one out",
-        )
-    base = installed()
-    catalog_with_host = with_host(catalog, base.packages, base.python, base.label)
-    return cases_here(catalog_with_host, HOST, base.packages, request.levels, base.compiled)
+    what, expected = "--here runs the installed packages only", "--here alone, or with --select, --case or --level"
+    _refuse(request, what, expected, "--within", "--smoke", "--expect", "--engine slurm", *OPTIONS.values())
+    return host_cases(catalog, installed(), request.levels)[1]
+
+
+def host_cases(catalog: Catalog, base: InstalledBase, levels: Collection[Level]) -> tuple[Catalog, list[Planned]]:
+    """Return the catalog with an environment as the base `host`, and the cases there."""
+    extended = with_host(catalog, base.packages, base.python, base.label)
+    return extended, cases_here(extended, HOST, base.packages, levels, base.compiled)
 
 
 def cases_of_line(catalog: Catalog, request: CaseRequest) -> list[Planned]:
     """Return the cases of a line. Raises MatrixError with an option that selects others."""
-    if conflicting := _given(request, "--here", "--compile", "--expect", *OPTIONS.values()):
-        raise MatrixError(
-            "--line runs the released packages of a line",
-            got=f"--line with {conflicting[0]}",
-            expected="--line alone, or with --all, -k, --lf or --level",
-            fix="leave one out",
-        )
+    what, expected = "--line runs the released packages of a line", "--line alone, or with --all, -k, --lf or --level"
+    _refuse(request, what, expected, "--here", "--compile", "--expect", *OPTIONS.values())
     line = catalog_lines.named(catalog, request.line)
     part = catalog_lines.whole if request.whole_line else catalog_lines.share
     cases = part(catalog, line, plan.night(catalog, pairwise, request.levels), request.levels)
@@ -271,6 +265,13 @@ def cases_of_line(catalog: Catalog, request: CaseRequest) -> list[Planned]:
             fix=f"--line {line.name} --all runs what its base runs without them",
         )
     return cases
+
+
+def _refuse(request: CaseRequest, what: str, expected: str, *options: str) -> None:
+    """Raise MatrixError for a request that was also made with one of these options; `what` begins with its own."""
+    if conflicting := _given(request, *options):
+        got = f"{what.partition(' ')[0]} with {conflicting[0]}"
+        raise MatrixError(what, got=got, expected=expected, fix="leave one out")
 
 
 def _given(request: CaseRequest, *options: str) -> list[str]:

@@ -167,21 +167,21 @@ def availability(
     demands: dict[str, list[Demand]] = {}
     builds: dict[tuple[str, str], TeBuild] = {}
     for item in items:
-        lack = unmet(catalog, item, offer(item.cell.base), machines[item.level])
-        if lack:
+        base, machine = item.cell.base, machines[item.level]
+        if lack := unmet(catalog, item, offer(base), machine):
             missing.setdefault(lack.kind, []).append(lack.text)
             continue
-        jobs, base = distributions.jobs(parallel.cores, machines[item.level].memory), item.cell.base
-        for te in _built(item, offer(base), machines[item.level]):
-            builds[base, te] = TeBuild(base, te, distributions.minutes(te, jobs))
+        for te in _built(item, offer(base), machine):
+            expected = distributions.minutes(te, distributions.jobs(parallel.cores, machine.memory))
+            builds[base, te] = TeBuild(base, te, expected)
         case = catalog.failure(item.failure).case_named(item.case)
-        placement = place(case, item, machines[item.level], offer(item.cell.base))
+        placement = place(case, item, machine, offer(base))
         if isinstance(placement, Placement):
             estimate = durations.estimate(item)
             basis[estimate.basis] += 1
             placements.append(placement)
             demand = Demand(placement.gpus, estimate.seconds, case.limits.memory or 0, case.part(placement.gpus))
-            demands.setdefault(item.cell.base, []).append(demand)
+            demands.setdefault(base, []).append(demand)
     return Availability(
         len(items),
         len(placements),

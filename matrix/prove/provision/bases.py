@@ -17,8 +17,7 @@ import platform
 import re
 import shlex
 import sys
-import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -364,15 +363,12 @@ class Bases:
 
     def _make(self, id: str, folder: Path) -> PythonEnvironment:
         """Make an environment and return it; the caller holds its lock."""
-        packages, names = requirements(self._made[id]), left_out(self._made[id], self._environ, driver=self._driver)
+        packages, excluded = requirements(self._made[id]), left_out(self._made[id], self._environ, driver=self._driver)
         remove(folder)
         try:
             self._uv(id, "venv", "--python", str(self._python(id).path), str(folder))
-            with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as excluded:
-                excluded.write("\n".join(names))
-                excluded.flush()
-                excludes = ["--excludes", excluded.name] if names else []
-                self._uv(id, "pip", "install", "--python", str(folder / "bin" / "python"), *excludes, *packages)
+            words = ["pip", "install", "--python", str(folder / "bin" / "python"), *packages]
+            self._uv(id, *words, excluded=excluded or None)
             for site in folder.glob("lib/python3.*/site-packages"):
                 keep_contents(self.root.parent / "contents" / "bases", site)
             record = {"requirements": packages, "files": names_of(folder)}
@@ -387,8 +383,8 @@ class Bases:
         self._complete(folder)
         return self._contents[folder]
 
-    def _uv(self, id: str, *words: str) -> None:
-        result = run_uv(["--quiet", *words], self.root, self._run, self._environ)
+    def _uv(self, id: str, *words: str, excluded: Iterable[str] | None = None) -> None:
+        result = run_uv(["--quiet", *words], self.root, self._run, self._environ, excluded=excluded)
         if result.code:
             raise MatrixError(
                 "uv can't make this base",

@@ -30,7 +30,7 @@ from typing import Final
 from matrix.ground.catalog.codec import MalformedError, decode_json, encode
 from matrix.ground.catalog.folders import default_root
 from matrix.ground.catalog.machine import COMPILED
-from matrix.ground.catalog.regular_file import UnreadableError, read_regular
+from matrix.ground.catalog.regular_file import UnreadableError, read_regular, sha256
 from matrix.ground.errors import MatrixError
 from matrix.prove.provision.indexes import NO_INDEX
 from matrix.prove.provision.project import locked, names_of, prune, remove
@@ -263,15 +263,6 @@ def difference(path: Path, file: BundleFile, split: int) -> str:
     return "" if whole.hexdigest() == file.sha256 else damaged or "another content"
 
 
-def digest(path: Path) -> str:
-    """Return the SHA-256 of a file."""
-    total = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(BLOCK):
-            total.update(block)
-    return total.hexdigest()
-
-
 def part_of(path: Path, index: int) -> Path:
     """Return the name of a part of a file: FILE.part-000."""
     return path.with_name(f"{path.name}.part-{index:03d}")
@@ -295,7 +286,7 @@ def split(folder: Path, bundle: Bundle, size: int) -> Bundle:
             _copy(path, index * size, part_of(path, index), 0)
             os.truncate(path, index * size)
         path.rename(part_of(path, 0))
-        parts = tuple(digest(part_of(path, index)) for index in range(count))
+        parts = tuple(sha256(part_of(path, index)) for index in range(count))
         bundle = replace(bundle, files={**bundle.files, name: replace(file, parts=parts)})
     write(folder, bundle)
     return bundle

@@ -6,12 +6,10 @@ What is there already is not downloaded again: an interrupted bundle goes on whe
 from __future__ import annotations
 
 import errno
-import os
 import platform
 import re
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,16 +22,16 @@ from matrix import __version__
 from matrix.ground.catalog import distributions
 from matrix.ground.catalog.machine import Toolkit
 from matrix.ground.catalog.model import Wheels
+from matrix.ground.catalog.regular_file import sha256
 from matrix.ground.catalog.schema import read_toml
 from matrix.ground.catalog.versions import NONE
 from matrix.ground.errors import MatrixError
 from matrix.prove.planning.case_request import Supplies
 from matrix.prove.provision import bundle_folder, clones, host, project, thin_wheels
-from matrix.prove.provision.bases import CELL_REQUIRES, EXCLUDE, requirements
+from matrix.prove.provision.bases import CELL_REQUIRES, requirements
 from matrix.prove.provision.bundle_folder import LEFT_OUT, Bundle, BundleFile
-from matrix.prove.provision.case_overlays import PRELOADED
 from matrix.prove.provision.indexes import run_uv, site_options
-from matrix.prove.provision.overlays import FLASH_ATTENTION, NO_WHEEL, OLDEST
+from matrix.prove.provision.overlays import FLASH_ATTENTION, NO_WHEEL, OLDEST, PRELOADED
 from matrix.prove.provision.resolution import GO_ON, NO_ANSWER, PARTIAL, Downloader, IndexFile, index_files
 from matrix.read.commands import Runner, run
 from matrix.read.trees import LAYOUTS
@@ -172,11 +170,7 @@ class Maker:
         self, requirements: Sequence[str], python: str, *options: str, exclude: Sequence[str] = ()
     ) -> list[IndexFile]:
         """Return the files of the index; the size of one for which it states none is its server's answer."""
-        with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as left_out:
-            left_out.write("\n".join(exclude))
-            left_out.flush()
-            environ = {**os.environ, EXCLUDE: left_out.name}
-            files = index_files(requirements, python, options, self._run, environ)
+        files = index_files(requirements, python, options, self._run, excluded=exclude)
         return [file if file.size else replace(file, size=Downloader(self._options).size(file.url)) for file in files]
 
     def _release(self, package: str, version: str, python: str) -> list[IndexFile]:
@@ -206,10 +200,12 @@ class Maker:
         """
         if not (able := [toolkit for toolkit in toolkits if not distributions.build_lack(te, toolkit)]):
             raise MatrixError("this release can't be built", got=distributions.build_lack(te, toolkits[0]))
-        parts = [distributions.requirements(te, toolkit.cuda or "") for toolkit in able]
-        excluded, source = (*PRELOADED, FLASH_ATTENTION), parts[0].source
-        files = self._files_of([source], python, "--no-deps", "--no-binary", source.partition("==")[0])
-        return sum((self._files_of(part.wheels, python, "--no-build", exclude=excluded) for part in parts), files)
+        excluded, package = (*PRELOADED, FLASH_ATTENTION), distributions.te_builds().extension.package
+        files = self._files_of([f"{package}=={te}"], python, "--no-deps", "--no-binary", package)
+        for toolkit in able:
+            wheels = distributions.requirements(te, toolkit.cuda or "")
+            files += self._files_of(wheels, python, "--no-build", exclude=excluded)
+        return files
 
     def check_space(self, contents: BundleContents, split: int) -> None:
         """Raise MatrixError if the disk has no room for what is not there yet and a part, or --split makes too many."""
@@ -241,7 +237,7 @@ class Maker:
             for path in self._wheels.iterdir():
                 if path.name not in names and f"wheels/{path.name}" not in earlier.files:  # uv could choose it
                     path.unlink()
-            facts = {"python": request.python, "wheel": wheel.name, "sha256": bundle_folder.digest(wheel)}
+            facts = {"python": request.python, "wheel": wheel.name, "sha256": sha256(wheel)}
             (self._folder / "start.py").write_text(project.script("start").format(**facts), encoding="utf-8")
             added = dict.fromkeys([*earlier.added, *([(request.base, request.select)] if self._earlier else [])])
             whole = replace(
@@ -295,7 +291,7 @@ class Maker:
             name = path.relative_to(self._folder).as_posix()
             of_bundle = name in bundle_folder.TOPMOST or name.partition("/")[0] in bundle_folder.FOLDERS
             if of_bundle and path.is_file() and path.suffix not in (bundle_folder.LOCK, PARTIAL):
-                yield name, BundleFile(path.stat().st_size, hashes.get(name) or bundle_folder.digest(path))
+                yield name, BundleFile(path.stat().st_size, hashes.get(name) or sha256(path))
 
 
 def requested(level: str, python: str, base: str, select: str, sm: str = "") -> Bundle:

@@ -16,7 +16,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
@@ -32,7 +32,7 @@ from matrix.ground.catalog.stack import MCORE, TE
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.planned import Planned
 from matrix.prove.provision.host import Configuration
-from matrix.prove.provision.overlays import Overlay, Overlays, OverlaySpec, identify, intact
+from matrix.prove.provision.overlays import PRELOADED, Overlay, Overlays, OverlaySpec, identify, intact
 from matrix.prove.provision.te_wheels import ReleaseBuild, release_build, toolkit
 from matrix.read import package_source
 from matrix.read.commands import STOP_S, python_code
@@ -40,7 +40,6 @@ from matrix.read.kernel import die_with_parent
 from matrix.read.package_source import Source, SourceKind
 
 CUDNN: Final = "nvidia/cudnn/lib/libcudnn_*.so.*"  # in its wheel, which torch requires
-PRELOADED: Final = ("torch", "numpy")  # the forkserver imports them, so they belong to the base
 
 
 @dataclass(frozen=True)
@@ -159,14 +158,13 @@ def unlaid(
     cases: Iterable[Planned], environment: PythonEnvironment, configuration: Configuration, overlays: Overlays
 ) -> frozenset[str]:
     """Return the keys of the cases of which an overlay is still to be made, for which uv is needed."""
-    made: dict[str, bool] = {}
+
+    @cache
+    def is_made(digest: str) -> bool:
+        return intact(overlays.root / digest) is not None
 
     def lacks(case: Planned) -> bool:
-        for spec in overlay_specs(case, environment, configuration):
-            digest = overlay_digest(spec)
-            if not made.setdefault(digest, intact(overlays.root / digest) is not None):
-                return True
-        return False
+        return not all(is_made(overlay_digest(spec)) for spec in overlay_specs(case, environment, configuration))
 
     keys = set()
     for item in cases:

@@ -17,6 +17,7 @@ import math
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,14 +72,22 @@ def run_uv(
     *,
     downloads: str = "never",
     seconds: float | None = None,
+    excluded: Iterable[str] | None = None,
 ) -> CommandResult:
     """Run uv in a folder with the site's indexes. Raises MatrixError without uv.
 
     This project starts each uv by this function. Words of a command that needs a Python name it: uv would run one of
-    any .venv above the folder. `downloads` states which Pythons it may download (UV_PYTHON_DOWNLOADS).
+    any .venv above the folder. `downloads` states which Pythons it may download (UV_PYTHON_DOWNLOADS), `excluded` the
+    packages that it leaves out, in place of those of $UV_EXCLUDE.
     """
     environment = {**environ, **site_environment(environ), "UV_PYTHON_DOWNLOADS": downloads}
-    return run([*uv(environment), "--directory", str(folder), *words], environment=environment, seconds=seconds)
+    command = [*uv(environment), "--directory", str(folder), *words]
+    if excluded is None:
+        return run(command, environment=environment, seconds=seconds)
+    with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as names:
+        names.write("\n".join(excluded))
+        names.flush()
+        return run([*command, "--excludes", names.name], environment=environment, seconds=seconds)
 
 
 def uv_variable(environ: Mapping[str, str]) -> dict[str, str]:

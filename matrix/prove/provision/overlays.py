@@ -28,7 +28,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from matrix.ground.catalog import distributions
-from matrix.ground.catalog.regular_file import UnreadableError, read_regular
+from matrix.ground.catalog.regular_file import UnreadableError, read_regular, sha256
 from matrix.ground.errors import MatrixError
 from matrix.prove.provision import te_wheels
 from matrix.prove.provision.indexes import run_uv
@@ -36,13 +36,13 @@ from matrix.prove.provision.project import keep_contents, locked, making, script
 from matrix.prove.provision.te_wheels import build_helper, compiler
 from matrix.read.commands import CommandResult, Runner, run
 from matrix.read.package_source import Contents, Source, SourceKind, inspect, unpack
-from matrix.read.trees import sha256
 
 MANIFEST = "overlay.json"
 WHEELS_S = 3600.0  # s for the wheels of a lock file with torch and CUDA: 3 GB
 NO_WHEEL = re.compile(r"has no (usable )?wheels")  # uv's error for a release without a wheel for a Python
 OLDEST = 10  # the oldest minor of Python 3 that this project runs on
 HELPER = "megatron/core/datasets/helpers"  # start of the paths of the compiled dataset helper
+PRELOADED = ("torch", "numpy")  # the forkserver imports them, so they belong to the base
 FLASH_ATTENTION = "flash-attn"
 # Of 1.9 - 1.11's attention.py: it imports these names from a flash-attn of 2.0.6 or later, and refuses every model with
 # attention without one; setup.py takes up to 2.4.2. None is called: NVTE_FLASH_ATTN=0 leaves the other backends.
@@ -194,7 +194,7 @@ class Overlays:
         """
         install = partial(install_for, spec.python, self.run)
         wheel = te_wheels.provide(build, interpreter, self.run, install)
-        wheels = [*distributions.requirements(build.te, build.cuda).wheels, str(wheel)]
+        wheels = [*distributions.requirements(build.te, build.cuda), str(wheel)]
         install(wheels, folder, {*spec.base, FLASH_ATTENTION})
         packages = installed(folder)
         if any(Requirement(text).name == FLASH_ATTENTION for package in packages.values() for text in package.requires):
@@ -221,25 +221,30 @@ class Overlays:
 
     def install(self, wanted: str, folder: Path, python: str, no_cache: bool = False) -> None:
         """Install a wheel for a Python into `folder`. Raises MatrixError where there is none."""
-        result = install_wheels([wanted], folder, self.run, ["--python-version", python, *["--no-cache"] * no_cache])
-        if result.code:
-            raise MatrixError(
-                f"uv cannot install this for Python {python}",
-                where=wanted,
-                got=result.complaint,
-                fix="check the version, and that the package index is reachable",
-            )
+        install_for(python, self.run, [wanted], folder, no_cache=no_cache)
         if "==" in wanted:  # a release: a wheel of a user may have the version of one
             keep_contents(self.root.parent / "contents" / "overlays", folder, wanted.partition("==")[0])
 
 
 def install_for(
-    python: str, run: Runner, wanted: Sequence[str], folder: Path, excluded: Collection[str] | None = None
+    python: str,
+    run: Runner,
+    wanted: Sequence[str],
+    folder: Path,
+    excluded: Collection[str] | None = None,
+    *,
+    no_cache: bool = False,
 ) -> None:
     """Install wheels for a minor of Python, with what they require if `excluded` is given. Raises MatrixError."""
-    result = install_wheels(wanted, folder, run, ["--python-version", python], excluded=excluded)
+    options = ["--python-version", python, *["--no-cache"] * no_cache]
+    result = install_wheels(wanted, folder, run, options, excluded=excluded)
     if result.code:
-        raise MatrixError("uv cannot install this", where=" ".join(wanted), got=result.complaint)
+        raise MatrixError(
+            f"uv cannot install this for Python {python}",
+            where=" ".join(wanted),
+            got=result.complaint,
+            fix="check the version, and that the package index is reachable",
+        )
 
 
 def lay_flash_attention(folder: Path) -> None:
@@ -265,13 +270,8 @@ def install_wheels(
     With `excluded`, also what they require, without these packages.
     """
     words = ["pip", "install", "--quiet", "--no-build", "--target", str(folder), "--python", sys.executable]
-    words += [*options, *wanted]
-    if excluded is None:
-        return run_uv([*words, "--no-deps"], folder, run, seconds=seconds)
-    with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as file:
-        file.write("\n".join(sorted(excluded)))
-        file.flush()
-        return run_uv([*words, "--excludes", file.name], folder, run, seconds=seconds)
+    words += [*options, *wanted, *["--no-deps"] * (excluded is None)]
+    return run_uv(words, folder, run, seconds=seconds, excluded=excluded)
 
 
 def lay_wheels(folder: Path, wanted: Sequence[str], run: Runner = run) -> str:
@@ -311,9 +311,9 @@ def state(path: Path) -> tuple[int, int, str]:
     return status.st_size, status.st_mtime_ns, sha256(path)
 
 
-def digest_of(manifest: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a manifest."""
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+def digest_of(plain: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of plain data, such as a manifest."""
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
 def identify(contents: Sequence[Contents], spec: OverlaySpec) -> tuple[str, object]:
@@ -332,8 +332,7 @@ def identify(contents: Sequence[Contents], spec: OverlaySpec) -> tuple[str, obje
         **({"toolkit": [spec.toolkit, dict(spec.base)]} if spec.toolkit else {}),
         **({"build": [spec.build.name, STAND_IN]} if spec.build else {}),
     }
-    digest = hashlib.sha256(json.dumps(ingredients, sort_keys=True).encode()).hexdigest()[:20]
-    return digest, {**ingredients, "sources": [str(content.source) for content in contents]}
+    return digest_of(ingredients)[:20], {**ingredients, "sources": [str(content.source) for content in contents]}
 
 
 def installed(folder: Path) -> dict[str, PackageMetadata]:

@@ -20,15 +20,16 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from matrix.ground.catalog.regular_file import sha256
 from matrix.ground.catalog.schema import toml_table
 from matrix.ground.errors import MatrixError
-from matrix.prove.provision.bundle_folder import BLOCK, digest
+from matrix.prove.provision.bundle_folder import BLOCK
 from matrix.prove.provision.indexes import pip_environment, run_uv, uv_variable
 from matrix.read.commands import NOT_STARTED, TIMED_OUT, CommandResult, Runner, redacted, run
 
@@ -69,7 +70,7 @@ class Downloader:
     def fetch(self, file: IndexFile, folder: Path) -> Path:
         """Return the file in `folder`, downloaded unless it is there. Raises MatrixError, and OSError of the disk."""
         path = folder / file.name
-        if path.is_file() and path.stat().st_size == file.size and digest(path) == file.sha256:
+        if path.is_file() and path.stat().st_size == file.size and sha256(path) == file.sha256:
             return path
         part = folder / f"{file.name}{PARTIAL}"
         for attempt in range(TRIES):
@@ -80,8 +81,8 @@ class Downloader:
                 if attempt == TRIES - 1 or (isinstance(error, urllib.error.HTTPError) and error.code < 500):
                     raise _failed(file.url, error) from None
                 time.sleep(attempt)
-        if digest(part) != file.sha256:
-            got = f"{part.stat().st_size:,} bytes, SHA-256 {digest(part)}"
+        if sha256(part) != file.sha256:
+            got = f"{part.stat().st_size:,} bytes, SHA-256 {sha256(part)}"
             part.unlink()
             expected = f"{file.size:,} bytes, SHA-256 {file.sha256}"
             raise MatrixError("a download is damaged", where=redacted(file.url), got=got, expected=expected, fix=GO_ON)
@@ -169,7 +170,12 @@ def resolve(
 
 
 def _compile(
-    requirements: Sequence[str], python: str, options: Sequence[str], run: Runner, environ: Mapping[str, str]
+    requirements: Sequence[str],
+    python: str,
+    options: Sequence[str],
+    run: Runner,
+    environ: Mapping[str, str],
+    excluded: Iterable[str] | None = None,
 ) -> CommandResult:
     """Return the result of `uv pip compile` for a minor of Python."""
     with tempfile.TemporaryDirectory() as name:
@@ -177,7 +183,7 @@ def _compile(
         path.write_text("\n".join(requirements) + "\n")
         words = ["pip", "compile", "--quiet", "--no-header", "--no-annotate", "--python", sys.executable]
         words += ["--python-version", python, *options, str(path)]
-        return run_uv(words, Path(name), run, environ, seconds=SECONDS)
+        return run_uv(words, Path(name), run, environ, seconds=SECONDS, excluded=excluded)
 
 
 def listed_releases(
@@ -202,13 +208,14 @@ def index_files(
     options: Sequence[str] = (),
     run: Runner = run,
     environ: Mapping[str, str] = os.environ,
+    excluded: Iterable[str] | None = None,
 ) -> tuple[IndexFile, ...]:
     """Return the files of the site's index to which requirements resolve; size 0 where the index states none.
 
     Options of uv: "--no-deps" for these files alone, "--no-binary NAME" for a source distribution. Raises MatrixError.
     """
     target = ["--python-platform", f"{platform.machine()}-manylinux_2_28"]
-    result = _compile(requirements, python, ["--format", "pylock.toml", *target, *options], run, environ)
+    result = _compile(requirements, python, ["--format", "pylock.toml", *target, *options], run, environ, excluded)
     if result.code:
         raise MatrixError(
             "the index has no such files",

@@ -56,7 +56,7 @@ def compiler() -> str | None:
     return shutil.which("c++") or shutil.which("g++")
 
 
-def build_helper(folder: Path, interpreter: Path, run: Runner, kept: Path | None = None) -> str:
+def build_helper(folder: Path, interpreter: Path, run: Runner, kept: Path) -> str:
     """Compile the helper of the megatron-core in `folder` for the environment of `interpreter`, which has torch.
 
     Compiling takes 6 s (g++ 12, one core). The folder `kept` caches results by source and environment: hundreds of
@@ -77,18 +77,17 @@ def build_helper(folder: Path, interpreter: Path, run: Runner, kept: Path | None
     stamp = Path(torch, "version.py")  # a rebuilt environment may hold another torch
     made_from = source.read_bytes() + "\0".join([facts.out, tool]).encode()
     made_from += stamp.read_bytes() if stamp.is_file() else b""
-    cached = kept / hashlib.sha256(made_from).hexdigest() if kept else None
-    if cached and cached.is_file():
+    cached = kept / hashlib.sha256(made_from).hexdigest()
+    if cached.is_file():
         shutil.copyfile(cached, target)
         return ""
     compiled = run([tool, "-O3", "-w", "-shared", "-std=c++17", "-fPIC", *headers, str(source), "-o", str(target)])
     if compiled.code:
         return f"no compiled dataset helper: {compiled.complaint}"
-    if cached:
-        cached.parent.mkdir(parents=True, exist_ok=True)
-        part = cached.with_name(f"{cached.name}.{os.getpid()}")
-        shutil.copyfile(target, part)
-        part.replace(cached)
+    kept.mkdir(parents=True, exist_ok=True)
+    part = kept / f"{cached.name}.{os.getpid()}"
+    shutil.copyfile(target, part)
+    part.replace(cached)
     return ""
 
 
@@ -372,9 +371,10 @@ def _wheels(folder: Path) -> list[Path]:
 
 
 def _command(build: ReleaseBuild, python: Path, folder: Path) -> list[str]:
-    source = distributions.requirements(build.te, build.cuda).source
-    options = ["--no-cache-dir", "--no-deps", "--no-build-isolation", "--no-binary", source.partition("==")[0]]
-    return python_code(python, script("wheel"), "wheel", "-v", *options, "--wheel-dir", str(folder), source)
+    package = distributions.te_builds().extension.package
+    options = ["--no-cache-dir", "--no-deps", "--no-build-isolation", "--no-binary", package]
+    options += ["--wheel-dir", str(folder)]
+    return python_code(python, script("wheel"), "wheel", "-v", *options, f"{package}=={build.te}")
 
 
 def _environment(build: ReleaseBuild, tools: Path) -> dict[str, str]:

@@ -21,9 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from matrix.ground.catalog.regular_file import sha256
 from matrix.ground.catalog.schema import read_toml
 from matrix.ground.errors import MatrixError
-from matrix.prove.provision.bundle_folder import BLOCK, digest
+from matrix.prove.provision.bundle_folder import BLOCK
 from matrix.prove.provision.project import recorded_hash
 from matrix.prove.provision.resolution import PARTIAL, IndexFile
 from matrix.read.elf.elf_file import (
@@ -199,6 +200,6 @@ def recorded(text: str, changed: Mapping[str, Path]) -> str:
     writer = csv.writer(lines, lineterminator="\n")
     for row in csv.reader(io.StringIO(text)):
         if row and (path := changed.get(row[0])):
-            row[1] = recorded_hash(bytes.fromhex(digest(path)))
+            row[1] = recorded_hash(bytes.fromhex(sha256(path)))
         writer.writerow(row)
     return lines.getvalue()

@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
-from matrix.ground.catalog.regular_file import read_regular_text
+from matrix.ground.catalog.regular_file import read_regular_text, sha256
 from matrix.read.commands import TIMED_OUT, CommandResult, Runner, redacted, run
-from matrix.read.trees import sha256
 
 NAMES: Final = ("podman", "docker")  # in order of preference: podman needs no daemon and no root
 ANSWER_S: Final = 60.0  # s for a query; 0.1 s with podman, longer with many images

@@ -12,6 +12,7 @@ import pytest
 
 from matrix.cli import case_options
 from matrix.cli.main import main, whole_parser
+from matrix.ground.catalog.regular_file import sha256
 from matrix.ground.errors import MatrixError
 from matrix.prove.provision import bundle_folder, host
 from matrix.prove.provision.bundle_folder import Bundle, BundleFile
@@ -64,7 +65,7 @@ def folder(tmp_path: Path) -> Path:
 
 def write(folder: Path, base: str, select: str) -> Path:
     (folder / "start.py").write_text("")
-    files = {"start.py": BundleFile(0, bundle_folder.digest(folder / "start.py"))}
+    files = {"start.py": BundleFile(0, sha256(folder / "start.py"))}
     bundle_folder.write(folder, Bundle("1", "cpu", PYTHON, base, platform.machine(), select, files=files))
     return folder
 

@@ -37,7 +37,7 @@ OWN: Final = {
     "matrix/prove/execution/ranks/rank_main.py": (2, "the FIFO that the process of the ranks made; counts of a cgroup"),
     "matrix/cli/main.py": (1, "the null device, in place of a closed stream"),
     "matrix/prove/provision/bundle_folder.py": (
-        3,
+        2,
         "a bundle of this package; start.py has no more than Python",
     ),
     "matrix/read/elf/python_site.py": (5, "names of files, which LimitedDistribution reads within the limits"),

@@ -116,8 +116,8 @@ def test_base_is_made_once_for_its_content(uv: Uv, tmp_path: Path) -> None:
     venv, install = uv.commands
     root = tmp_path / "bases"
     assert venv == f"/uv --directory {root} --quiet venv --python /usr/bin/python3.10 {folder}"
-    assert install.startswith(f"/uv --directory {root} --quiet pip install --python {made.path} --excludes ")
-    assert install.endswith(" ".join(["torch==2.4.0", "numpy<2", *CELL_REQUIRES]))
+    assert install.startswith(f"/uv --directory {root} --quiet pip install --python {made.path} ")
+    assert f" {' '.join(['torch==2.4.0', 'numpy<2', *CELL_REQUIRES])} --excludes /" in install
     assert uv.excluded == ["triton"]
     again = of(uv, tmp_path)
     assert (again.installed("torch-2.4.0"), again.provide("torch-2.4.0").path) == (made, made.path)

@@ -15,6 +15,7 @@ from unittest.mock import Mock
 import pytest
 
 from matrix.ground.catalog.machine import COMPILED, Cuda, Gpu
+from matrix.ground.catalog.regular_file import sha256
 from matrix.ground.errors import MatrixError
 from matrix.prove.provision import bundle_folder, host
 from matrix.prove.provision.bundle_folder import Bundle, BundleFile
@@ -33,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
     files = {}
     for name, size in SIZES.items():
         (home / name).write_bytes(bytes(range(size)))
-        files[name] = BundleFile(size, bundle_folder.digest(home / name))
+        files[name] = BundleFile(size, sha256(home / name))
     bundle_folder.write(home, Bundle("1", "cpu", PYTHON, "torch-2.4.0", platform.machine(), files=files))
     return home
 
@@ -131,7 +132,7 @@ def test_wheel_that_joins_is_never_split(folder: Path) -> None:
     name = "wheels/megatrix-1-py3-none-any.whl"
     for path in (name, "start.py"):
         (folder / path).write_bytes(bytes(range(150)))
-    content = {path: BundleFile(150, bundle_folder.digest(folder / path)) for path in (name, "start.py")}
+    content = {path: BundleFile(150, sha256(folder / path)) for path in (name, "start.py")}
     bundle_folder.split(folder, replace(bundle, files={**bundle.files, **content}), 10)
     assert (folder / name).stat().st_size == (folder / "start.py").stat().st_size == 150
     bundle_folder.verified(folder)
@@ -316,7 +317,7 @@ def test_extensions_of_a_bundle_are_named(folder: Path) -> None:
     (folder / name).parent.mkdir(parents=True)
     (folder / name).touch()
     content = bundle_folder.read(folder)
-    files = {**content.files, name: BundleFile(0, bundle_folder.digest(folder / name))}
+    files = {**content.files, name: BundleFile(0, sha256(folder / name))}
     bundle_folder.write(folder, replace(content, files=files))
     content = bundle_folder.verified(folder)
     assert bundle_folder.variables(folder, content, {})[COMPILED] == f"{folder}/compiled"

@@ -17,6 +17,7 @@ import pytest
 from matrix import __version__
 from matrix.ground.catalog.machine import Toolkit
 from matrix.ground.catalog.model import Wheels
+from matrix.ground.catalog.regular_file import sha256
 from matrix.ground.errors import MatrixError
 from matrix.prove.planning.case_request import Supplies
 from matrix.prove.provision import bundle_folder, bundle_making, host, project
@@ -54,14 +55,15 @@ class Index:
             folder = Path(command[command.index("--out-dir") + 1])
             (folder / f"megatrix-{__version__}-py3-none-any.whl").write_bytes(b"the project")
             return CommandResult(0)
-        requirements = Path(command[-1]).read_text().split("\n")[0]
+        excluded, text = Path(command[-1]).read_text(), Path(command[command.index("--excludes") - 1]).read_text()
+        requirements = text.split("\n")[0]
         self.asked.append(requirements)
-        if requirements.startswith("torch") and environment:
-            self.excluded = Path(environment["UV_EXCLUDE"]).read_text()
+        if requirements.startswith("torch"):
+            self.excluded = excluded
         if self.down:
             return CommandResult(2, "", "error: Failed to fetch: `https://index.example/simple/torch/`")
         if "--no-deps" not in command:
-            names = re.findall(r"(?m)^[\w-]+", Path(command[-1]).read_text())
+            names = re.findall(r"(?m)^[\w-]+", text)
             return CommandResult(0, "".join(self.lock(name, 500) for name in [*names, *self.of_torch]))
         python = command[command.index("--python-version") + 1]
         if size := self.wheels.get(f"{requirements} {python}"):
@@ -71,7 +73,7 @@ class Index:
     def lock(self, name: str, size: int) -> str:
         path = self.folder / f"{name}-1-py3-none-any.whl"
         path.write_bytes(name.encode().ljust(size, b"."))
-        wheel = f'{{ url = "{path.as_uri()}", hashes = {{ sha256 = "{bundle_folder.digest(path)}" }} }}'
+        wheel = f'{{ url = "{path.as_uri()}", hashes = {{ sha256 = "{sha256(path)}" }} }}'
         return f'[[packages]]\nname = "x"\nwheels = [{wheel}]\n'
 
 

@@ -24,6 +24,8 @@ class Tools:
         self, command: Sequence[str], *, environment: Mapping[str, str] | None = None, seconds: float | None = None
     ) -> CommandResult:
         self.commands.append(list(command))
+        if "-o" in command:
+            Path(command[-1]).write_bytes(b"made")
         return self.facts if command[0] == str(PYTHON) else self.compiled
 
 
@@ -39,7 +41,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_helper_is_compiled_with_torchs_headers(tree: Path) -> None:
     tools = Tools()
 
-    assert build_helper(tree, PYTHON, tools) == ""
+    assert build_helper(tree, PYTHON, tools, tree / "kept") == ""
 
     command = tools.commands[-1]
     assert command[0] == "/usr/bin/g++"
@@ -48,7 +50,9 @@ def test_the_helper_is_compiled_with_torchs_headers(tree: Path) -> None:
 
 
 def test_a_compiler_that_fails_is_a_note(tree: Path) -> None:
-    note = build_helper(tree, PYTHON, Tools(compiled=CommandResult(1, err="fatal error: pybind11.h: No such file")))
+    note = build_helper(
+        tree, PYTHON, Tools(compiled=CommandResult(1, err="fatal error: pybind11.h: No such file")), tree / "kept"
+    )
 
     assert note == "no compiled dataset helper: fatal error: pybind11.h: No such file"
 
@@ -56,28 +60,24 @@ def test_a_compiler_that_fails_is_a_note(tree: Path) -> None:
 def test_a_machine_without_a_compiler_is_a_note(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(te_wheels, "compiler", lambda: None)
 
-    assert "no C++ compiler" in build_helper(tree, PYTHON, Tools())
+    assert "no C++ compiler" in build_helper(tree, PYTHON, Tools(), tree / "kept")
 
 
 def test_a_failing_interpreter_is_a_note(tree: Path) -> None:
-    assert "/env/bin/python fails" in build_helper(tree, PYTHON, Tools(facts=CommandResult(127, err="gone")))
+    assert "/env/bin/python fails" in build_helper(
+        tree, PYTHON, Tools(facts=CommandResult(127, err="gone")), tree / "kept"
+    )
 
 
 def test_a_tree_without_the_source_is_a_note(tmp_path: Path) -> None:
-    assert "helpers.cpp is not in this tree" in build_helper(tmp_path, PYTHON, Tools())
+    assert "helpers.cpp is not in this tree" in build_helper(tmp_path, PYTHON, Tools(), tmp_path / "kept")
 
 
 def test_a_source_is_compiled_once_per_environment(tree: Path, tmp_path: Path) -> None:
     """Another source, or another environment, is compiled again."""
     kept = tmp_path / "kept"
 
-    class Compiler(Tools):
-        def __call__(self, command: Sequence[str], **settings: object) -> CommandResult:
-            if "-o" in command:
-                Path(command[-1]).write_bytes(b"made")
-            return super().__call__(command)
-
-    tools = Compiler()
+    tools = Tools()
     target = tree / SOURCE.with_name("helpers_cpp.cpython-310-x86_64-linux-gnu.so")
     for _ in range(2):
         target.unlink(missing_ok=True)
@@ -87,6 +87,6 @@ def test_a_source_is_compiled_once_per_environment(tree: Path, tmp_path: Path) -
 
     (tree / SOURCE).write_text("// changed\nPYBIND11_MODULE(helpers_cpp, m) {}\n")
     build_helper(tree, PYTHON, tools, kept)
-    build_helper(tree, PYTHON, Compiler(CommandResult(0, FACTS.out.replace("/env/torch", "/other/torch"))), kept)
+    build_helper(tree, PYTHON, Tools(CommandResult(0, FACTS.out.replace("/env/torch", "/other/torch"))), kept)
     assert len(list(kept.iterdir())) == 3
     assert len([one for one in tools.commands if "-o" in one]) == 2

@@ -31,6 +31,7 @@ TRANSPORT: Final = f"{os.sep}torch{os.sep}distributed{os.sep}"
 CHECKPOINT: Final = f"{TRANSPORT}checkpoint{os.sep}"  # refuses what upstream gives it: no rank's connection is lost
 # Classes of torch and Python, and texts of torch, CUDA (also in NCCL's) and cuBLAS.
 OUT_OF_MEMORY: Final = ("OutOfMemoryError", "MemoryError", "can't allocate memory", "out of memory", "ALLOC_FAILED")
+LOST: Final = ("Connection reset by peer", "Connection closed by peer")  # gloo's, also where upstream waits itself
 ABSENT_KERNEL: Final = "not implemented for"  # torch: "histogram_cpu" not implemented for 'Long'
 ORDER: Final = ("harness", "memory", "upstream", "killed", "timeout", "transport")  # the likely cause first
 
@@ -165,6 +166,8 @@ def origin(error: BaseException) -> str:
         return "harness"
     if any(words in text for words in OUT_OF_MEMORY):
         return "memory"
+    if any(words in text for words in LOST):
+        return "transport"
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if CHECKPOINT in frame.filename:
             continue

@@ -251,3 +251,12 @@ def test_origin_is_that_of_the_innermost_frame() -> None:
             with pytest.raises(ZeroDivisionError) as caught:
                 calls[outer](lambda inner=inner: calls[inner](eval("lambda: 1 / 0")))
             assert forked_ranks.origin(caught.value) == (inner or outer)
+
+
+def test_lost_connection_is_no_refusal_of_upstream() -> None:
+    """Megatron-FSDP waits for a transfer itself; what gloo raises then has no frame of torch.distributed."""
+    scope: dict[str, Any] = {}
+    exec(compile("def wait(lost): raise lost", "/x/megatron/core/a.py", "exec"), scope)
+    with pytest.raises(RuntimeError) as caught:
+        scope["wait"](RuntimeError("[pair.cc:545] Read error [127.0.0.1]:20890: Connection reset by peer."))
+    assert forked_ranks.origin(caught.value) == "transport"

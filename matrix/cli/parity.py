@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from matrix.cli.usage import add_command
@@ -61,7 +61,7 @@ def parity_command(parsed: argparse.Namespace) -> int:
         print(json_object("parity/1", [core_json(result, os.environ) for result in results]))
     else:
         show(*lines)
-    return status_of(results)
+    return status_of(results, points if parsed.layout else ())
 
 
 def completed(parsed: argparse.Namespace) -> argparse.Namespace:
@@ -84,11 +84,13 @@ def completed(parsed: argparse.Namespace) -> argparse.Namespace:
     return argparse.Namespace(**{**vars(parsed), "dtype": dtype, "te": te, "mcore": cores})
 
 
-def status_of(results: list[CoreResult]) -> ExitStatus:
-    """Return the exit status of the results."""
+def status_of(results: Sequence[CoreResult], points: Collection[Point] = ()) -> ExitStatus:
+    """Return the exit status of the results; each layout that was asked for, `points`, needs an answer in some core."""
     if any(result.deviates for result in results):
         return ExitStatus.BAD
-    return ExitStatus.GOOD if results and all(result.decided for result in results) else ExitStatus.NOTHING
+    answered = {row.point for result in results for row in result.asked if row.outcome == EQUAL}
+    whole = results and all(result.decided for result in results) and answered.issuperset(points)
+    return ExitStatus.GOOD if whole else ExitStatus.NOTHING
 
 
 def cores_of(catalog: Catalog, parsed: argparse.Namespace) -> list[str]:

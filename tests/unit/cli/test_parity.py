@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from matrix.cli.main import main, parser
-from matrix.cli.parity import command_line, completed, core_json, layout_lines, possible, search_lines
+from matrix.cli.parity import command_line, completed, core_json, layout_lines, possible, search_lines, status_of
 from matrix.ground.catalog import loading
 from matrix.ground.errors import ExitStatus, MatrixError
 from matrix.kit.parity.factors import Point
@@ -54,6 +54,25 @@ def test_deviation_exits_with_1_and_names_it(planted: Planted, capsys: pytest.Ca
 def test_equal_layout_exits_with_0(planted: Planted, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["parity", "--mcore", "0.19.2", "--layout", "dp=2"]) == ExitStatus.GOOD
     assert capsys.readouterr().out.startswith("EQUAL: dp=2")
+
+
+@pytest.mark.parametrize(
+    ("releases", "outcomes", "status"),
+    [
+        (["0.19.2"], {"dp=2": EQUAL, "tp=2": EQUAL}, ExitStatus.GOOD),
+        (["0.19.2"], {"dp=2": EQUAL, "tp=2": REFUSED}, ExitStatus.NOTHING),
+        (["0.19.2"], {"dp=2": EQUAL}, ExitStatus.NOTHING),  # the judging process ended
+        (["0.14.0", "0.19.2"], {"dp=2": EQUAL, "tp=2": EQUAL}, ExitStatus.GOOD),
+        (["0.19.2"], {"dp=2": REFUSED, "tp=2": DEVIATES}, ExitStatus.BAD),
+    ],
+)
+def test_each_named_layout_needs_an_answer(releases: list[str], outcomes: dict[str, str], status: ExitStatus) -> None:
+    """A release that lacks an option refuses; another one may have an answer."""
+    points = [Point.parse(text) for text in ("dp=2", "tp=2")]
+    rows = tuple(PointResult(Point.parse(text), 1, outcome) for text, outcome in outcomes.items())
+    lacks = tuple(PointResult(point, 1, outcome) for point, outcome in zip(points, (EQUAL, REFUSED), strict=True))
+    asked = {"0.19.2": rows, "0.14.0": lacks}
+    assert status_of([CoreResult(name, "torch", asked=asked[name]) for name in releases], points) == status
 
 
 def test_search_is_of_the_given_choices(planted: Planted, capsys: pytest.CaptureFixture[str]) -> None:

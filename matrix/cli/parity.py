@@ -6,13 +6,14 @@ import argparse
 import os
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from matrix.cli.usage import add_command
 from matrix.ground.catalog import loading
 from matrix.ground.catalog.folders import new_root
 from matrix.ground.catalog.model import Catalog
 from matrix.ground.catalog.stack import MCORE, TE
+from matrix.ground.catalog.versions import Range
 from matrix.ground.errors import ExitStatus, MatrixError, counted
 from matrix.kit.parity.factors import CARD, CPU, DTYPES, Deviation, Point
 from matrix.prove.authoring import draft, parity_entry
@@ -23,7 +24,11 @@ from matrix.prove.parity.points import DEVIATES, EQUAL, Cause, Certainty, PointR
 from matrix.prove.provision import host
 from matrix.prove.store.paths import OUT
 from matrix.read import package_source
+from matrix.read.package_source import Source, SourceKind
 from matrix.show.terminal import Part, Prose, json_object, say, show
+
+SEED: Final = 2**50  # its thousandfold is a seed of torch's: 64 bits
+WITH_MODULES: Final = Range(">=2.1")  # docs/parity.md; 1.x imports what torch >= 2.9 lacks
 
 
 def add_parser(commands: Any) -> None:
@@ -74,6 +79,12 @@ def completed(parsed: argparse.Namespace) -> argparse.Namespace:
         raise MatrixError("--given is of a search", got="--layout, too", fix="write its choices in each --layout")
     if parsed.mps and parsed.device != CARD:
         raise MatrixError("--mps is of a card", got=f"--device {parsed.device}", expected=f"--device {CARD}")
+    if not all(map(str.strip, parsed.layout)):
+        raise MatrixError("an empty layout is one rank", got='--layout ""', expected="--layout tp=2")
+    if abs(parsed.seed) > SEED:
+        raise MatrixError("the seed is too large", got=parsed.seed, expected=f"at most {SEED}")
+    if (release := _release(parsed.te)) and release not in WITH_MODULES:
+        raise MatrixError("this Transformer Engine can't be compared", got=parsed.te, expected=WITH_MODULES.text)
     if not parsed.seconds > 0:
         raise MatrixError("not a time of a search", got=f"--seconds {parsed.seconds:g}", expected="more than 0")
     if parsed.device == CARD:
@@ -98,9 +109,19 @@ def cores_of(catalog: Catalog, parsed: argparse.Namespace) -> list[str]:
     releases = [str(release.version) for release in catalog.megatron_core]
     named = [core for text in parsed.mcore for core in (releases if text == "all" else [text])]
     cores = [*named, *parsed.consumer] or releases[-1:]
-    for source in map(host.load_configuration().resolve, cores):
-        package_source.parse(source, MCORE)
+    for source in cores:
+        _source(source, MCORE)
     return cores
+
+
+def _source(text: str, package: str) -> Source:
+    return package_source.parse(host.load_configuration().resolve(text), package)
+
+
+def _release(te: str) -> str:
+    """Return the release of a source of Transformer Engine, "" where it is another kind. Raises MatrixError."""
+    source = _source(te, TE) if te else None
+    return source.revision if source and source.kind is SourceKind.PYPI else ""
 
 
 def possible(text: str, te: str) -> Point:
@@ -170,7 +191,8 @@ def layout_lines(
         spans = first_and_last(point, results)
         yield f"{verdict}{f' in {spans}' * bool(spans)}: {point} (seed {seed})"
         for result, row in rows:
-            yield f"  megatron-core {result.core}: {row.outcome}, {row.largest:.2g} at most"
+            largest = f", {row.largest:.2g} at most" * (row.outcome in (EQUAL, DEVIATES))
+            yield f"  megatron-core {result.core}: {row.outcome}{largest}"
             yield from (Prose(str(deviation), 4) for deviation in row.deviations[:MOST])
             if row.text:
                 yield Prose(row.text, 4)

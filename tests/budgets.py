@@ -34,8 +34,8 @@ class Budget:
 
 
 BUDGETS: Final = (
-    Budget("lines", 42_397, 36_000, "without blanks, comments and docstrings; all of it is read"),
-    Budget("statements", 31_092, 26_500, "those lines without imports, signatures and errors: what the code does"),
+    Budget("lines", 42_280, 36_000, "without blanks, comments and docstrings; all of it is read"),
+    Budget("statements", 30_985, 26_500, "those lines without imports, signatures and errors: what the code does"),
     Budget("modules", 273, 269, "each is a name that a reader must know"),
     Budget("fan-out", 20, 20, "modules of matrix that one module imports: what must be known to change it"),
     Budget("long functions", 0, 0, f"functions over {MOST_LINES} lines"),

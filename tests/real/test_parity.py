@@ -106,7 +106,7 @@ def test_half_precision_has_main_weights_of_its_own(cells: Mapping[str, CoreCell
 
 
 def test_megatron_fsdp_has_a_norm_in_float64(cells: Mapping[str, CoreCell]) -> None:
-    """It is 0 without clipping (docs/upstream/fsdp-norm-zero.md), and that of one rank with it."""
+    """0.19.2 reports 0 without clipping, and that of one rank with it."""
     whole = "optimizer=adam dp=2 distributed_optimizer=on fsdp=optim_grads_params"
     points = (f"{whole} clip=off", whole)
     assert outcomes(cells["0.19.2"], *points) == [("deviates", "norm"), ("equal", "")]

@@ -24,7 +24,7 @@ from matrix.prove.parity.points import DEVIATES, EQUAL, Cause, Certainty, PointR
 from matrix.prove.provision import host
 from matrix.prove.store.paths import OUT
 from matrix.read import package_source
-from matrix.read.package_source import Source, SourceKind
+from matrix.read.package_source import SourceKind
 from matrix.show.terminal import Part, Prose, json_object, say, show
 
 SEED: Final = 2**50  # its thousandfold is a seed of torch's: 64 bits
@@ -83,7 +83,8 @@ def completed(parsed: argparse.Namespace) -> argparse.Namespace:
         raise MatrixError("an empty layout is one rank", got='--layout ""', expected="--layout tp=2")
     if abs(parsed.seed) > SEED:
         raise MatrixError("the seed is too large", got=parsed.seed, expected=f"at most {SEED}")
-    if (release := _release(parsed.te)) and release not in WITH_MODULES:
+    source = package_source.parse(host.load_configuration().resolve(parsed.te), TE) if parsed.te else None
+    if source and source.kind is SourceKind.PYPI and source.revision not in WITH_MODULES:
         raise MatrixError("this Transformer Engine can't be compared", got=parsed.te, expected=WITH_MODULES.text)
     if not parsed.seconds > 0:
         raise MatrixError("not a time of a search", got=f"--seconds {parsed.seconds:g}", expected="more than 0")
@@ -109,19 +110,9 @@ def cores_of(catalog: Catalog, parsed: argparse.Namespace) -> list[str]:
     releases = [str(release.version) for release in catalog.megatron_core]
     named = [core for text in parsed.mcore for core in (releases if text == "all" else [text])]
     cores = [*named, *parsed.consumer] or releases[-1:]
-    for source in cores:
-        _source(source, MCORE)
+    for source in map(host.load_configuration().resolve, cores):
+        package_source.parse(source, MCORE)
     return cores
-
-
-def _source(text: str, package: str) -> Source:
-    return package_source.parse(host.load_configuration().resolve(text), package)
-
-
-def _release(te: str) -> str:
-    """Return the release of a source of Transformer Engine, "" where it is another kind. Raises MatrixError."""
-    source = _source(te, TE) if te else None
-    return source.revision if source and source.kind is SourceKind.PYPI else ""
 
 
 def possible(text: str, te: str) -> Point:

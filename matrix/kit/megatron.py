@@ -28,7 +28,6 @@ def start(rank: Rank, *, tensor_parallel: int = 1, pipeline_parallel: int = 1, *
     """
     import torch
 
-    renew_threads(torch)
     if rank.device == "cpu":
         from matrix.kit import cpu_device, te_extension
 
@@ -48,15 +47,6 @@ def start(rank: Rank, *, tensor_parallel: int = 1, pipeline_parallel: int = 1, *
     torch.manual_seed(SEED)
     model_parallel_cuda_manual_seed(SEED)
     return torch
-
-
-def renew_threads(torch: Any) -> None:
-    """Make torch's pool of threads anew, once, in a rank that was forked.
-
-    Else the first threads of its backward pass do it, all at once, and one that finds none ends the process: "Invalid
-    thread pool!" (pytorch/pytorch#178535). torch 2.15.0 ended 13 of 60 comparisons of Megatron-FSDP on two busy cores.
-    """
-    torch.set_num_threads(torch.get_num_threads())
 
 
 def stop() -> None:

@@ -62,7 +62,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
 
 from matrix.ground.catalog.distributions import nccl_sharing
 from matrix.kit import absent_packages, cpu_device, te_extension
-from matrix.kit.megatron import leave, renew_threads
+from matrix.kit.megatron import leave
 from matrix.kit.parity import forked_ranks, living_rank, te_kernels
 from matrix.kit.parity.factors import CARD, CPU, DTYPES, FLOAT64, Deviation, Leg, Point, Tolerance, Value, compare
 from matrix.kit.parity.shards import Draw
@@ -464,7 +464,6 @@ def save_numbers(leg: Leg, draws: Sequence[Draw], folder: Path, device: Device, 
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": str(leg.point.ranks)}
     if device.mixed:
         half_in_float32()
-    renew_threads(torch)
     torch.cuda.set_device(0)
     if not torch.distributed.is_initialized():
         file = torch.distributed.FileStore(str(store), leg.point.ranks)

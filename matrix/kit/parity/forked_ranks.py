@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from matrix.kit.parity.tiny_model import UnsupportedError
+from matrix.kit.rank import renew_threads
 
 ANSWERS: Final = ("harness", "memory", "upstream")  # origins of a failure that is the reason, whatever its peers raise
 # s for the peers of a rank that lost its connection, or was killed, to end with exceptions of their own
@@ -183,6 +184,7 @@ def _child(leader: int, parent: int, become: Callable[[], NoReturn]) -> NoReturn
         os.setpgid(0, leader)
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() == parent:  # else it was killed before the line above
+            renew_threads()
             become()
     finally:
         os._exit(1)  # not exit: this is a copy of its parent, whose buffers and finalizers are not its own

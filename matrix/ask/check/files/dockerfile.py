@@ -168,7 +168,7 @@ class _Stage:
     def _source(self, origin: str, stages: Mapping[str, _Stage]) -> Open:
         """Return what opens the files of a stage, of the build context without one, and none of another image."""
         stage = stages.get(origin.lower())
-        return stage.files.open if stage else dict[str, tuple[str, str]]().get if origin else self.context
+        return stage.files.open if stage else _unknown if origin else self.context
 
 
 def read_dockerfile(
@@ -215,6 +215,10 @@ def _in_context(where: str, open_file: Open) -> Open:
         return next(filter(None, candidates), None)
 
     return opened
+
+
+def _unknown(_: str) -> tuple[str, str] | None:
+    return None
 
 
 def _flags(operands: str, line: int) -> tuple[list[tuple[str, str]], str, int]:

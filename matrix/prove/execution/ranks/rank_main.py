@@ -24,7 +24,7 @@ from matrix.ground.catalog.codec import decode, encode
 from matrix.ground.catalog.folders import load_module
 from matrix.ground.errors import MatrixError
 from matrix.ground.verdicts.outcome import GPU_MEMORY, MEMORY, SECONDS, Frame, Raised
-from matrix.kit.rank import LackError, Rank
+from matrix.kit.rank import LackError, Rank, renew_threads
 from matrix.read import kernel
 from matrix.read.machine import cuda
 
@@ -65,6 +65,7 @@ def work(spec: Mapping[str, Any], result: int, stacks: int) -> None:
         for library in spec["libraries"]:
             preload(library)
         body = imported(spec["target"])
+        renew_threads()
         if spec["nccl"]:
             prove_nccl(spec["nccl"])
         if spec["gate"]:

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from matrix.ground.errors import MatrixError
-from matrix.kit import megatron
 from matrix.kit.parity import campaign, forked_ranks, layout_step, tiny_model
 from matrix.kit.parity.campaign import Comparisons, ParityAnswer, ParityTask
 from matrix.kit.parity.factors import CARD, DTYPES, Deviation, Difference, Point, Tolerance
@@ -44,20 +43,6 @@ def test_buffers_of_megatron_fsdp_are_not_of_fp8(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(os, "environ", {**os.environ})
     campaign.prepare({})
     assert (upstream.torch is not torch) == widened
-
-
-def test_forked_rank_renews_its_threads_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Else threads of its backward pass do it at once, and one may find none: "Invalid thread pool!"."""
-    renewed: list[int] = []
-    torch = types.SimpleNamespace(get_num_threads=lambda: 1, set_num_threads=renewed.append)
-    monkeypatch.setitem(sys.modules, "torch", torch)
-    monkeypatch.setattr(os, "environ", {**os.environ})
-    (leg,) = Point.of({}).legs
-    with pytest.raises(AttributeError, match="cuda"):
-        campaign.save_numbers(leg, [], tmp_path, Device(), tmp_path / "store", 0)
-    with pytest.raises(AttributeError, match="cuda"):
-        megatron.start(Rank(0, 1, "cuda", "", tmp_path))
-    assert renewed == [1, 1]
 
 
 def test_line_may_be_text_or_values() -> None:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -51,6 +52,10 @@ def leave(folder: Path, name: str, rank: int) -> None:
 
 def sleep(rank: int) -> None:
     time.sleep(600)
+
+
+def see_threads(rank: int) -> None:
+    assert sys.modules["torch"].renewed == [1]
 
 
 def exit_well(rank: int) -> None:
@@ -99,6 +104,15 @@ def have_ended(descriptors: Sequence[int]) -> bool:
 def test_ranks_that_return_have_no_failure(tmp_path: Path) -> None:
     assert forked_ranks.run(3, partial(leave, tmp_path, "was"), tmp_path, 60) == []
     assert {path.name for path in tmp_path.iterdir()} >= {"was-0", "was-1", "was-2"}
+
+
+def test_forked_rank_renews_its_threads_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Else threads of its backward pass do it at once, and one may find none: "Invalid thread pool!"."""
+    renewed: list[int] = []
+    torch = SimpleNamespace(get_num_threads=lambda: 1, set_num_threads=renewed.append, renewed=renewed)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    assert forked_ranks.run(2, see_threads, tmp_path, 60) == []
+    assert renewed == []
 
 
 def test_ranks_run_bodies_in_the_same_processes(tmp_path: Path) -> None:

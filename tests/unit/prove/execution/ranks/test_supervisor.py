@@ -72,6 +72,16 @@ def test_environment_is_torchruns_and_the_jobs(describe: Describe) -> None:
     assert environments[0]["MASTER_PORT"] == environments[1]["MASTER_PORT"]
 
 
+def test_rank_renews_its_threads_first(supervisor: Supervisor, job: MakeJob, tmp_path: Path) -> None:
+    """Else threads of its backward pass do it at once, and one may find none: "Invalid thread pool!"."""
+    lines = ["import sys, types", "renewed = []"]
+    lines.append("torch = types.SimpleNamespace(get_num_threads=lambda: 1, set_num_threads=renewed.append)")
+    lines += ["sys.modules['torch'] = torch", "def body(rank): return renewed"]
+    (tmp_path / "with_torch.py").write_text("\n".join(lines))
+    outcome = supervisor.run(job("with_torch:body", path=(str(tmp_path),)))
+    assert [end.value for end in outcome.ranks] == [[1], [1]]
+
+
 def test_cpu_jobs_hide_gpus(describe: Describe) -> None:
     """Otherwise torch.cuda.is_available() is true, and upstream passes the CPU device to CUDA functions."""
     assert {one["environment"]["CUDA_VISIBLE_DEVICES"] for one in describe()} == {""}
